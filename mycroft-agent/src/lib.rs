@@ -1,0 +1,6 @@
+//! Mycroft: finds the rank that holds up an NCCL job, from outside the job.
+//!
+//! Data flows one way through the modules: [`discover`] (who to trace) → `probe` (attach) → `ingest`
+//! (bytes to events) → `model` (state) → `graph` (who waits for whom) → `rules` (verdicts) → `report`.
+
+pub mod discover;

@@ -1,0 +1,1 @@
+//! Test bed: stand-in for nvml.
