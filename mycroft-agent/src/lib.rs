@@ -1,6 +1,10 @@
 //! Mycroft: finds the rank that holds up an NCCL job, from outside the job.
 //!
-//! Data flows one way through the modules: [`discover`] (who to trace) → `probe` (attach) → `ingest`
-//! (bytes to events) → `model` (state) → `graph` (who waits for whom) → `rules` (verdicts) → `report`.
+//! Data flows one way through the modules: [`discover`] (who to trace) → [`probe`] (attach) → [`ingest`]
+//! (bytes to events) → [`model`] (state) → [`graph`] (who waits for whom) → [`rules`] (verdicts) → `report`.
 
 pub mod discover;
+pub mod graph;
+pub mod model;
+pub mod probe;
+pub mod rules;

@@ -156,3 +156,23 @@ pub struct Config {
     /// Wake the reader once this many bytes wait; it looks by itself every few ms.
     pub wake_bytes: u32,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Sizes as the sum of the fields: no padding that would carry kernel stack to user space.
+    #[test]
+    fn no_padding() {
+        assert_eq!(size_of::<Header>(), 2 + 2 + 4 + 8 + 4 + 4);
+        assert_eq!(size_of::<CommIdent>(), 8 + 8 + 4 * 4 + 8);
+        assert_eq!(size_of::<OpEvent>(), 24 + 40 + 5 * 8 + 4 * 4 + 4 + 4);
+        assert_eq!(size_of::<CommEvent>(), 24 + 40 + 8);
+        assert_eq!(size_of::<CommKey>(), 8 + 4 + 4);
+        assert_eq!(size_of::<CommState>(), size_of::<OpEvent>() + 4 * 8);
+        assert_eq!(size_of::<GroupState>(), 4 + 4 + 8);
+        assert_eq!(size_of::<ProcessEntry>(), 2 + 2);
+        assert_eq!(size_of::<Config>(), 4 + 4);
+        assert_eq!(size_of::<crate::layout::KernelLayout>(), 6 * 4);
+    }
+}

@@ -7,6 +7,7 @@
 pub mod abi;
 pub mod counters;
 pub mod layout;
+pub mod memory;
 pub mod nccl;
 
 /// Symbols that bpf-linker keeps: one per program and map of `mycroft-ebpf`.

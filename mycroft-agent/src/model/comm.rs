@@ -1,0 +1,197 @@
+//! A communicator and its ranks as seen so far.
+
+use std::collections::BTreeMap;
+
+use super::{
+    event::Signature,
+    ids::{CommId, Nanos, ProcId},
+    rhythm::Rhythm,
+    window::{Slot, Window},
+};
+
+/// Operations of one open group that are kept for the moment of its launch.
+const PENDING_LIMIT: usize = 4096;
+
+/// A communicator.
+#[derive(Clone, Debug)]
+pub struct Comm {
+    pub id: CommId,
+    /// By rank; ranks of other hosts and ranks that have not called yet are absent.
+    pub members: BTreeMap<u32, Member>,
+    pub window: Window,
+    pub rhythm: Rhythm,
+    /// Last launch by any rank.
+    pub last_launch: Nanos,
+    /// First moment at which it was seen.
+    pub since: Nanos,
+    /// The first collective on which ranks did not agree, and how many were completed when it was seen.
+    pub disagreement: Option<Disagreement>,
+}
+
+/// A collective that ranks called with different arguments.
+#[derive(Clone, Debug)]
+pub struct Disagreement {
+    pub slot: Slot,
+    /// [`Rhythm::completed`] at that moment.
+    pub completed: u64,
+}
+
+/// A rank of a communicator.
+#[derive(Clone, Debug)]
+pub struct Member {
+    pub rank: u32,
+    pub proc: ProcId,
+    pub ptr: u64,
+    /// Thread that last called NCCL for this rank.
+    pub tid: u32,
+    pub cuda_dev: i32,
+    pub nvml_dev: i32,
+    pub bus_id: i64,
+    /// Newest collective launched.
+    pub launched: Option<Mark>,
+    /// First collective seen: earlier ones are not known to be missing.
+    pub first_seq: Option<u64>,
+    /// Its numbers are comparable with other ranks'.
+    pub absolute: bool,
+    /// Called inside a group that is still open.
+    pub pending: Vec<Mark>,
+    /// Newest send, receive or the like.
+    pub last_other: Option<Mark>,
+    /// Collectives and other operations launched since it was first seen.
+    pub launches: u64,
+    pub init: InitPhase,
+    pub end: Option<End>,
+}
+
+/// One operation in a rank's sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mark {
+    pub seq: u64,
+    pub ts: Nanos,
+    pub signature: Signature,
+    /// Peer of a send or receive.
+    pub peer: Option<i32>,
+    pub stream: u64,
+}
+
+/// How far a rank's creation of the communicator has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum InitPhase {
+    /// Created before we attached.
+    #[default]
+    Earlier,
+    /// In `ncclCommInitRankFunc` since.
+    Running(Nanos),
+    /// Returned this `ncclResult_t`.
+    Done(i32),
+}
+
+/// How a rank left the communicator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    Finalized(Nanos),
+    Destroyed(Nanos),
+    Aborted(Nanos),
+    /// Its address was taken by another communicator: its destruction was not seen.
+    Replaced(Nanos),
+}
+
+impl Comm {
+    #[must_use]
+    pub fn new(id: CommId, since: Nanos) -> Self {
+        Self {
+            id,
+            members: BTreeMap::new(),
+            window: Window::default(),
+            rhythm: Rhythm::default(),
+            last_launch: 0,
+            since,
+            disagreement: None,
+        }
+    }
+
+    /// Ranks that have not left.
+    pub fn active(&self) -> impl Iterator<Item = &Member> {
+        self.members.values().filter(|m| m.end.is_none())
+    }
+
+    /// Ranks whose numbers can be compared and that have launched something.
+    pub fn comparable(&self) -> impl Iterator<Item = &Member> {
+        self.active().filter(|m| m.absolute && m.launched.is_some())
+    }
+
+    /// Ranks never seen: on other hosts, or without a call since we attached.
+    #[must_use]
+    pub fn unseen(&self) -> Vec<u32> {
+        (0..self.id.nranks).filter(|r| !self.members.contains_key(r)).collect()
+    }
+
+    /// Notes the launch of a collective by `rank`, and retires what all known ranks have launched.
+    pub fn launch(&mut self, rank: u32, mark: Mark) {
+        let Some(member) = self.members.get_mut(&rank) else {
+            return;
+        };
+        member.launches += 1;
+        member.first_seq.get_or_insert(mark.seq);
+        if member.launched.is_none_or(|l| mark.seq >= l.seq) {
+            member.launched = Some(mark);
+        }
+        self.last_launch = self.last_launch.max(mark.ts);
+        if !member.absolute {
+            return;
+        }
+        self.window
+            .arrive(mark.seq, rank, self.id.nranks, mark.signature, mark.ts);
+        self.note_disagreement(mark.seq);
+        self.retire();
+    }
+
+    fn note_disagreement(&mut self, seq: u64) {
+        let Some(slot) = self.window.get(seq).filter(|s| s.variants.len() > 1) else {
+            return;
+        };
+        if self.disagreement.as_ref().is_none_or(|d| d.slot.seq >= seq) {
+            self.disagreement = Some(Disagreement {
+                slot: slot.clone(),
+                completed: self.rhythm.completed,
+            });
+        }
+    }
+
+    /// Drops slots that every known rank has passed, and learns from them.
+    fn retire(&mut self) {
+        let Some(done) = self.comparable().filter_map(|m| m.launched.map(|l| l.seq)).min() else {
+            return;
+        };
+        let known = self.comparable().count();
+        // The newest finished slot stays: its signatures are evidence for "ranks agree up to here".
+        while let Some(slot) = self.window.pop_below(done) {
+            let arrived: usize = slot.variants.iter().map(|v| v.ranks.count_ones(..)).sum();
+            if arrived >= known && known > 1 {
+                self.rhythm.record(slot.last_ts - slot.first_ts);
+            }
+        }
+    }
+}
+
+impl Member {
+    /// Queues an operation of an open group.
+    pub fn queue(&mut self, mark: Mark) {
+        if self.pending.len() < PENDING_LIMIT {
+            self.pending.push(mark);
+        }
+    }
+
+    /// Number of the next collective that it owes.
+    #[must_use]
+    pub fn next_seq(&self) -> Option<u64> {
+        self.launched.map(|l| l.seq + 1)
+    }
+
+    /// Time of its last launch of any kind.
+    #[must_use]
+    pub fn last_launch(&self) -> Nanos {
+        let coll = self.launched.map_or(0, |m| m.ts);
+        coll.max(self.last_other.map_or(0, |m| m.ts))
+    }
+}

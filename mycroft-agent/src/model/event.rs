@@ -1,0 +1,104 @@
+//! The one event type that enters the model, whatever its source: ring buffer, recording, import, synthetic.
+
+use mycroft_common::nccl::Func;
+
+use super::{
+    ids::{HostId, Nanos, ProcId},
+    process::{Activity, Exit, Process},
+};
+
+/// Something that happened at a time on a host.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Event {
+    pub ts: Nanos,
+    pub body: Body,
+}
+
+/// What happened.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Body {
+    /// A host and its name.
+    Host { host: HostId, name: String },
+    /// A process that maps NCCL was found.
+    ProcessSeen(Box<Process>),
+    /// A process ended, or replaced itself by exec.
+    ProcessGone { proc: ProcId, exit: Exit },
+    /// What a process was found doing.
+    ProcessActivity { proc: ProcId, activity: Box<Activity> },
+    /// A thread called a collective, send or receive.
+    Op(Op),
+    /// A thread ended its outermost group: all that it queued is launched.
+    GroupEnd { proc: ProcId, tid: u32 },
+    /// Creation of a communicator began.
+    InitBegin(CommRef),
+    /// Creation ended with an `ncclResult_t`.
+    InitEnd { comm: CommRef, result: i32 },
+    /// `ncclCommFinalize`.
+    Finalize(CommRef),
+    /// `ncclCommDestroy`.
+    Destroy(CommRef),
+    /// `ncclCommAbort`.
+    Abort(CommRef),
+    /// Events were lost between the kernel and here.
+    Loss { host: HostId, lost: u64 },
+    /// Nothing but the passing of time.
+    Tick,
+}
+
+/// One process's handle on a communicator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CommRef {
+    pub proc: ProcId,
+    /// Thread that made the call.
+    pub tid: u32,
+    /// Address of the `ncclComm` in the process.
+    pub ptr: u64,
+    /// `None` where the communicator's fields could not be read.
+    pub ident: Option<Ident>,
+}
+
+/// Which communicator, and which of its ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ident {
+    pub hash: u64,
+    pub rank: u32,
+    pub nranks: u32,
+    pub cuda_dev: i32,
+    pub nvml_dev: i32,
+    pub bus_id: i64,
+}
+
+/// What all ranks must agree on for one operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Signature {
+    pub func: Func,
+    /// Elements.
+    pub count: u64,
+    /// `ncclDataType_t`.
+    pub datatype: i32,
+    /// `ncclRedOp_t`; 0 where the function does not reduce. Handles of the caller's own are all -1: their
+    /// numbers are local to a rank.
+    pub redop: i32,
+    /// 0 where the function has no root.
+    pub root: i32,
+}
+
+/// One operation at its call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Op {
+    pub comm: CommRef,
+    /// Number in the communicator's collectives (or other operations) on this rank.
+    pub seq: u64,
+    /// The number is comparable between ranks.
+    pub absolute: bool,
+    /// Counts in the collective sequence.
+    pub collective: bool,
+    /// An empty collective, which NCCL discards.
+    pub empty: bool,
+    pub signature: Signature,
+    /// Peer of a send or receive.
+    pub peer: Option<i32>,
+    pub stream: u64,
+    /// Depth of the caller's group nesting; 0 = launched by this call.
+    pub depth: u32,
+}

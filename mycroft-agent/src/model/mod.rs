@@ -1,0 +1,18 @@
+//! What is known of every process, communicator and rank, built from events alone.
+//!
+//! Owns: the state and how an event changes it. Must not: do I/O, read a clock (time comes with the events),
+//! judge (that is `rules`). Applying an event cannot fail; what does not fit is counted in [`Problems`].
+
+pub mod comm;
+pub mod event;
+pub mod ids;
+pub mod process;
+pub mod rhythm;
+pub mod state;
+pub mod window;
+
+pub use comm::{Comm, End, InitPhase, Mark, Member};
+pub use event::{Body, CommRef, Event, Op, Signature};
+pub use ids::{CommId, HostId, Nanos, ProcId};
+pub use process::{Activity, Exit, Process};
+pub use state::{Loss, Problems, State};

@@ -1,0 +1,318 @@
+//! All of it, and how one event changes it.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::{
+    comm::{Comm, End, InitPhase, Mark, Member},
+    event::{Body, CommRef, Event, Ident, Op},
+    ids::{CommId, HostId, Nanos, ProcId, SECOND},
+    process::{Gone, Process},
+};
+
+/// How long a communicator that every known rank has left is remembered.
+const REMEMBER_ENDED: Nanos = 60 * SECOND;
+/// Communicators kept at most; past it, events of new ones are counted in [`Problems::refused`].
+const COMM_LIMIT: usize = 100_000;
+
+/// What is known.
+#[derive(Clone, Debug, Default)]
+pub struct State {
+    /// Time of the newest event.
+    pub now: Nanos,
+    pub hosts: BTreeMap<HostId, String>,
+    pub processes: BTreeMap<ProcId, Process>,
+    pub comms: BTreeMap<CommId, Comm>,
+    /// Loss between the kernel and here.
+    pub loss: Loss,
+    pub problems: Problems,
+    /// Operations applied.
+    pub ops: u64,
+    /// For look-up only; never iterated, so that its order can't show.
+    handles: HashMap<(ProcId, u64), (CommId, u32)>,
+    /// Ranks that have operations in an open group, by the thread that queued them.
+    open_groups: BTreeMap<(ProcId, u32), Vec<(CommId, u32)>>,
+}
+
+/// Events that never reached the model.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Loss {
+    pub events: u64,
+    /// When the last loss was noticed.
+    pub last: Nanos,
+}
+
+/// Events that reached the model but did not fit, by reason.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Problems {
+    /// The communicator's fields could not be read and its address is new.
+    pub unidentified: u64,
+    /// Rank out of range, or a communicator of no ranks.
+    pub implausible: u64,
+    /// Too many communicators.
+    pub refused: u64,
+}
+
+impl State {
+    /// Applies one event. Events of one thread must come in their order; those of different threads may be
+    /// out of order by what a ring buffer's batch holds.
+    pub fn apply(&mut self, event: &Event) {
+        self.now = self.now.max(event.ts);
+        match &event.body {
+            Body::Host { host, name } => {
+                self.hosts.insert(*host, name.clone());
+            }
+            Body::ProcessSeen(process) => self.process_seen(process, event.ts),
+            Body::ProcessGone { proc, exit } => self.process_gone(
+                *proc,
+                Gone {
+                    at: event.ts,
+                    exit: *exit,
+                },
+            ),
+            Body::ProcessActivity { proc, activity } => {
+                if let Some(p) = self.processes.get_mut(proc) {
+                    p.stopped_since = if activity.is_stopped() {
+                        p.stopped_since.or(Some(activity.at))
+                    } else {
+                        None
+                    };
+                    p.activity = Some((**activity).clone());
+                }
+            }
+            Body::Op(op) => self.op(op, event.ts),
+            Body::GroupEnd { proc, tid } => self.launch_group(*proc, *tid, event.ts),
+            Body::InitBegin(comm) => self.init(comm, InitPhase::Running(event.ts), event.ts),
+            Body::InitEnd { comm, result } => self.init(comm, InitPhase::Done(*result), event.ts),
+            Body::Finalize(comm) => self.end(comm, End::Finalized(event.ts), event.ts),
+            Body::Destroy(comm) => self.end(comm, End::Destroyed(event.ts), event.ts),
+            Body::Abort(comm) => self.end(comm, End::Aborted(event.ts), event.ts),
+            Body::Loss { lost, .. } => {
+                self.loss.events += lost;
+                self.loss.last = event.ts;
+            }
+            Body::Tick => self.forget(),
+        }
+    }
+
+    /// The communicators of a process, with its rank in each.
+    pub fn memberships(&self, proc: ProcId) -> impl Iterator<Item = (&Comm, &Member)> {
+        self.comms
+            .values()
+            .flat_map(move |c| c.members.values().filter(move |m| m.proc == proc).map(move |m| (c, m)))
+    }
+
+    #[must_use]
+    pub fn host_name(&self, host: HostId) -> &str {
+        self.hosts.get(&host).map_or("?", String::as_str)
+    }
+
+    fn process_seen(&mut self, process: &Process, ts: Nanos) {
+        if self.processes.get(&process.id).is_some_and(Process::alive) && !self.is_same_life(process) {
+            self.process_gone(
+                process.id,
+                Gone {
+                    at: ts,
+                    exit: super::Exit::Replaced,
+                },
+            );
+        }
+        self.processes.insert(process.id, process.clone());
+    }
+
+    /// A process that made calls before the scan found it is known only by its number.
+    fn is_same_life(&self, process: &Process) -> bool {
+        self.processes
+            .get(&process.id)
+            .is_some_and(|p| p.name.is_empty() || p == process)
+    }
+
+    fn process_gone(&mut self, id: ProcId, gone: Gone) {
+        self.handles.retain(|(proc, _), _| *proc != id);
+        self.open_groups.retain(|(proc, _), _| *proc != id);
+        if let Some(p) = self.processes.get_mut(&id)
+            && p.gone.is_none()
+        {
+            p.gone = Some(gone);
+            p.stopped_since = None;
+        }
+    }
+
+    fn op(&mut self, op: &Op, ts: Nanos) {
+        self.ops += 1;
+        let Some((id, rank)) = self.locate(&op.comm, ts) else {
+            return;
+        };
+        let mark = Mark {
+            seq: op.seq,
+            ts,
+            signature: op.signature,
+            peer: op.peer,
+            stream: op.stream,
+        };
+        let Some(comm) = self.comms.get_mut(&id) else { return };
+        let Some(member) = comm.members.get_mut(&rank) else {
+            return;
+        };
+        member.tid = op.comm.tid;
+        if op.empty {
+            return;
+        }
+        if !op.collective {
+            member.launches += 1;
+            member.last_other = Some(mark);
+            comm.last_launch = comm.last_launch.max(ts);
+            return;
+        }
+        member.absolute = op.absolute;
+        if op.depth > 0 {
+            member.queue(mark);
+            let open = self.open_groups.entry((op.comm.proc, op.comm.tid)).or_default();
+            if !open.contains(&(id, rank)) {
+                open.push((id, rank));
+            }
+            return;
+        }
+        // A call outside a group proves that an earlier group of this thread has ended.
+        if self.open_groups.contains_key(&(op.comm.proc, op.comm.tid)) {
+            self.launch_group(op.comm.proc, op.comm.tid, ts);
+        }
+        if let Some(comm) = self.comms.get_mut(&id) {
+            comm.launch(rank, mark);
+        }
+    }
+
+    fn launch_group(&mut self, proc: ProcId, tid: u32, ts: Nanos) {
+        for (id, rank) in self.open_groups.remove(&(proc, tid)).unwrap_or_default() {
+            let Some(comm) = self.comms.get_mut(&id) else { continue };
+            let Some(member) = comm.members.get_mut(&rank) else {
+                continue;
+            };
+            for mark in std::mem::take(&mut member.pending) {
+                comm.launch(rank, Mark { ts, ..mark });
+            }
+        }
+    }
+
+    fn init(&mut self, comm: &CommRef, phase: InitPhase, ts: Nanos) {
+        // While creation runs the fields may not be set yet; its end or the first operation names it.
+        if comm.ident.is_none() {
+            return;
+        }
+        if let Some((id, rank)) = self.locate(comm, ts)
+            && let Some(member) = self.comms.get_mut(&id).and_then(|c| c.members.get_mut(&rank))
+        {
+            member.init = phase;
+            member.tid = comm.tid;
+            member.absolute = true;
+        }
+    }
+
+    fn end(&mut self, comm: &CommRef, end: End, ts: Nanos) {
+        let Some((id, rank)) = self.locate(comm, ts) else {
+            return;
+        };
+        if !matches!(end, End::Finalized(_)) {
+            self.handles.remove(&(comm.proc, comm.ptr));
+        }
+        if let Some(member) = self.comms.get_mut(&id).and_then(|c| c.members.get_mut(&rank)) {
+            member.end = Some(end);
+        }
+    }
+
+    /// Which communicator and rank a handle stands for; notes it if it is new.
+    fn locate(&mut self, comm: &CommRef, ts: Nanos) -> Option<(CommId, u32)> {
+        let key = (comm.proc, comm.ptr);
+        let known = self.handles.get(&key).copied();
+        let Some(ident) = comm.ident else {
+            if known.is_none() {
+                self.problems.unidentified += 1;
+            }
+            return known;
+        };
+        if ident.nranks == 0 || ident.rank >= ident.nranks {
+            self.problems.implausible += 1;
+            return None;
+        }
+        if let Some((id, rank)) = known {
+            if (id.hash, id.nranks, rank) == (ident.hash, ident.nranks, ident.rank) {
+                return known;
+            }
+            if let Some(m) = self.comms.get_mut(&id).and_then(|c| c.members.get_mut(&rank)) {
+                m.end.get_or_insert(End::Replaced(ts));
+            }
+        }
+        self.join(comm, &ident, ts)
+    }
+
+    /// Enters a new handle into the first instance of its communicator that has no such rank yet.
+    fn join(&mut self, comm: &CommRef, ident: &Ident, ts: Nanos) -> Option<(CommId, u32)> {
+        let mut id = CommId {
+            hash: ident.hash,
+            nranks: ident.nranks,
+            instance: 0,
+        };
+        while self.comms.get(&id).is_some_and(|c| c.members.contains_key(&ident.rank)) {
+            id.instance += 1;
+        }
+        if !self.comms.contains_key(&id) && self.comms.len() >= COMM_LIMIT {
+            self.problems.refused += 1;
+            return None;
+        }
+        let member = Member {
+            rank: ident.rank,
+            proc: comm.proc,
+            ptr: comm.ptr,
+            tid: comm.tid,
+            cuda_dev: ident.cuda_dev,
+            nvml_dev: ident.nvml_dev,
+            bus_id: ident.bus_id,
+            launched: None,
+            first_seq: None,
+            absolute: false,
+            pending: Vec::new(),
+            last_other: None,
+            launches: 0,
+            init: InitPhase::Earlier,
+            end: None,
+        };
+        self.comms
+            .entry(id)
+            .or_insert_with(|| Comm::new(id, ts))
+            .members
+            .insert(ident.rank, member);
+        self.handles.insert((comm.proc, comm.ptr), (id, ident.rank));
+        Some((id, ident.rank))
+    }
+
+    /// Forgets communicators that all known ranks left a while ago, and processes that no one mentions.
+    fn forget(&mut self) {
+        let now = self.now;
+        let processes = &self.processes;
+        self.comms.retain(|_, comm| {
+            let left = comm
+                .members
+                .values()
+                .map(|m| left_at(m, processes))
+                .collect::<Option<Vec<_>>>();
+            left.is_none_or(|times| times.iter().any(|t| t.saturating_add(REMEMBER_ENDED) > now))
+        });
+        let comms = &self.comms;
+        self.handles.retain(|_, (id, _)| comms.contains_key(id));
+        let mentioned: std::collections::BTreeSet<ProcId> = comms
+            .values()
+            .flat_map(|c| c.members.values().map(|m| m.proc))
+            .collect();
+        self.processes.retain(|id, p| {
+            p.gone
+                .is_none_or(|g| mentioned.contains(id) || g.at.saturating_add(REMEMBER_ENDED) > now)
+        });
+    }
+}
+
+fn left_at(member: &Member, processes: &BTreeMap<ProcId, Process>) -> Option<Nanos> {
+    let ended = match member.end {
+        Some(End::Destroyed(t) | End::Aborted(t) | End::Replaced(t)) => Some(t),
+        Some(End::Finalized(_)) | None => None,
+    };
+    ended.or_else(|| processes.get(&member.proc)?.gone.map(|g| g.at))
+}

@@ -1,0 +1,21 @@
+//! From state and graph to verdicts. One rule, one file, with its documentation and its tests.
+//!
+//! Owns: judgement. Must not: do I/O, read a clock.
+
+pub mod engine;
+pub mod myc001_not_launched;
+pub mod myc002_process_dead;
+pub mod myc003_process_stopped;
+pub mod myc004_ranks_differ;
+pub mod myc020_insufficient_evidence;
+pub mod rule;
+pub mod suspect;
+pub mod verdict;
+pub mod words;
+
+#[cfg(test)]
+pub(crate) mod testing;
+
+pub use engine::{Change, Engine};
+pub use rule::{REGISTRY, Rule, View};
+pub use verdict::{Confidence, Evidence, Level, Severity, Source, Subject, Verdict, VerdictKey};

@@ -1,0 +1,106 @@
+//! What a rule is, and the list of all.
+
+use super::{
+    Verdict, myc001_not_launched, myc002_process_dead, myc003_process_stopped, myc004_ranks_differ,
+    myc020_insufficient_evidence,
+};
+use crate::{
+    graph::{Frontier, WaitGraph},
+    model::{Comm, Member, Process, State, ids::Nanos, rhythm::Patience},
+};
+
+/// What a rule looks at.
+#[derive(Debug)]
+pub struct View<'a> {
+    pub state: &'a State,
+    pub graph: &'a WaitGraph,
+    pub patience: &'a Patience,
+}
+
+impl View<'_> {
+    #[must_use]
+    pub fn now(&self) -> Nanos {
+        self.state.now
+    }
+
+    /// The frontiers at which some rank is later than its communicator's habits allow.
+    pub fn stalled(&self) -> impl Iterator<Item = (&Comm, &Frontier)> {
+        self.graph.frontiers.values().filter_map(|f| {
+            let comm = self.state.comms.get(&f.comm)?;
+            (f.age(self.now()) >= comm.rhythm.patience(self.patience)).then_some((comm, f))
+        })
+    }
+
+    #[must_use]
+    pub fn process(&self, member: &Member) -> Option<&Process> {
+        self.state.processes.get(&member.proc)
+    }
+
+    #[must_use]
+    pub fn alive(&self, member: &Member) -> bool {
+        self.process(member).is_none_or(Process::alive)
+    }
+
+    /// Ranks of a communicator whose processes live.
+    pub fn living<'c>(&self, comm: &'c Comm) -> impl Iterator<Item = &'c Member> {
+        comm.active().filter(|m| self.alive(m))
+    }
+
+    /// Whether ranks of this communicator disagreed on a collective that still matters.
+    #[must_use]
+    pub fn disagrees(&self, comm: &Comm) -> bool {
+        myc004_ranks_differ::current(self, comm).is_some()
+    }
+}
+
+/// A rule: its name, its documentation, its judgement.
+#[derive(Clone, Copy)]
+pub struct Rule {
+    /// `MYC001`.
+    pub id: &'static str,
+    /// `rank-not-launched`.
+    pub name: &'static str,
+    /// One line.
+    pub summary: &'static str,
+    /// Markdown of its page under docs/rules: meaning, impact, diagnosis, mitigation.
+    pub doc: &'static str,
+    pub check: fn(&View<'_>) -> Vec<Verdict>,
+}
+
+impl std::fmt::Debug for Rule {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Rule")
+            .field("id", &self.id)
+            .field("name", &self.name)
+            .finish_non_exhaustive()
+    }
+}
+
+/// All rules, in the order in which their verdicts are told.
+pub const REGISTRY: &[Rule] = &[
+    myc004_ranks_differ::RULE,
+    myc002_process_dead::RULE,
+    myc003_process_stopped::RULE,
+    myc001_not_launched::RULE,
+    myc020_insufficient_evidence::RULE,
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_unique_and_well_formed() {
+        for (i, r) in REGISTRY.iter().enumerate() {
+            assert!(r.id.starts_with("MYC") && r.id.len() == 6, "{}", r.id);
+            assert!(
+                REGISTRY[i + 1..].iter().all(|o| o.id != r.id && o.name != r.name),
+                "{}",
+                r.id
+            );
+            for heading in ["## Meaning", "## Impact", "## Diagnosis", "## Mitigation"] {
+                assert!(r.doc.contains(heading), "{} lacks {heading}", r.id);
+            }
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! Scenes for rule tests: ranks that launch, wait, stop and die, in a few words.
+
+use mycroft_common::nccl::Func;
+
+use super::{Engine, Subject, Verdict};
+use crate::model::{
+    Activity, Body, CommRef, Event, Exit, HostId, Op, ProcId, Process, Signature, State,
+    event::Ident,
+    ids::{MILLISECOND, Nanos},
+};
+
+/// A job on one host; rank `r` of the first communicator is process `100 + r`.
+pub(crate) struct Scene {
+    state: State,
+    now: Nanos,
+    engine: Engine,
+    /// Per communicator: hash, its ranks as job ranks, next number per member.
+    comms: Vec<(u64, u32, Vec<u32>, Vec<u64>)>,
+    latest: Vec<Verdict>,
+}
+
+impl Subject {
+    /// Rank in the scene's first communicator.
+    pub(crate) fn rank_in_job(&self) -> u32 {
+        self.pid - 100
+    }
+}
+
+fn proc(rank: u32) -> ProcId {
+    ProcId {
+        host: HostId(0),
+        pid: 100 + rank,
+    }
+}
+
+impl Scene {
+    pub(crate) fn ranks(n: u32) -> Self {
+        Self::part_of(n, n)
+    }
+
+    /// `seen` ranks of a communicator of `all`.
+    pub(crate) fn part_of(seen: u32, all: u32) -> Self {
+        let mut s = Self {
+            state: State::default(),
+            now: 1_000_000 * MILLISECOND,
+            engine: Engine::default(),
+            comms: vec![(0xa0, all, (0..seen).collect(), vec![0; seen as usize])],
+            latest: Vec::new(),
+        };
+        s.send(Body::Host {
+            host: HostId(0),
+            name: "node1".to_owned(),
+        });
+        for r in 0..seen {
+            s.send(Body::ProcessSeen(Box::new(Process {
+                id: proc(r),
+                name: "rank".to_owned(),
+                command: String::new(),
+                nccl: "2.27.5".to_owned(),
+                gone: None,
+                activity: None,
+                stopped_since: None,
+            })));
+        }
+        s
+    }
+
+    fn send(&mut self, body: Body) {
+        self.state.apply(&Event { ts: self.now, body });
+    }
+
+    fn evaluate(&mut self) {
+        self.send(Body::Tick);
+        self.engine.evaluate(&self.state);
+        self.latest = self.engine.active().into_iter().cloned().collect();
+    }
+
+    /// Lets time pass, judged every 100 ms.
+    pub(crate) fn pass(&mut self, ms: u64) {
+        let end = self.now + ms * MILLISECOND;
+        while self.now < end {
+            self.now = (self.now + 100 * MILLISECOND).min(end);
+            self.evaluate();
+        }
+    }
+
+    pub(crate) fn communicator(&mut self, job_ranks: &[u32]) -> usize {
+        let hash = 0xa0 + self.comms.len() as u64;
+        self.comms.push((
+            hash,
+            job_ranks.len() as u32,
+            job_ranks.to_vec(),
+            vec![0; job_ranks.len()],
+        ));
+        self.comms.len() - 1
+    }
+
+    fn op(&mut self, comm: usize, job_rank: u32, depth: u32, change: &dyn Fn(u32, &mut Signature)) {
+        let (hash, nranks, members, next) = &mut self.comms[comm];
+        let rank = members.iter().position(|r| *r == job_rank).unwrap();
+        let seq = next[rank];
+        next[rank] += 1;
+        let ident = Ident {
+            hash: *hash,
+            rank: rank as u32,
+            nranks: *nranks,
+            cuda_dev: 0,
+            nvml_dev: 0,
+            bus_id: 0x1b000 + i64::from(job_rank),
+        };
+        let mut signature = Signature {
+            func: Func::AllReduce,
+            count: 1000,
+            datatype: 7,
+            redop: 0,
+            root: 0,
+        };
+        change(job_rank, &mut signature);
+        let comm = CommRef {
+            proc: proc(job_rank),
+            tid: 100 + job_rank,
+            ptr: *hash << 8,
+            ident: Some(ident),
+        };
+        self.send(Body::Op(Op {
+            comm,
+            seq,
+            absolute: true,
+            collective: true,
+            empty: false,
+            signature,
+            peer: None,
+            stream: 0,
+            depth,
+        }));
+    }
+
+    /// The given job ranks launch on a communicator.
+    pub(crate) fn launch_on(&mut self, comm: usize, job_ranks: &[u32]) {
+        for r in job_ranks {
+            self.op(comm, *r, 0, &|_, _| ());
+        }
+    }
+
+    /// `n` collectives on all ranks, `ms` apart.
+    pub(crate) fn rounds(&mut self, n: u32, ms: u64) {
+        for _ in 0..n {
+            self.round_without(&[], ms);
+        }
+    }
+
+    /// One collective on all ranks but these.
+    pub(crate) fn round_without(&mut self, absent: &[u32], ms: u64) {
+        let all: Vec<u32> = self.comms[0]
+            .2
+            .iter()
+            .copied()
+            .filter(|r| !absent.contains(r))
+            .collect();
+        self.launch_on(0, &all);
+        self.pass(ms);
+    }
+
+    /// One collective in which `change` decides what each rank asks for.
+    pub(crate) fn round_with(&mut self, change: impl Fn(u32, &mut Signature)) {
+        for r in self.comms[0].2.clone() {
+            self.op(0, r, 0, &change);
+        }
+        self.evaluate();
+    }
+
+    /// A rank launches what it owes.
+    pub(crate) fn catch_up(&mut self, job_rank: u32) {
+        self.launch_on(0, &[job_rank]);
+        self.evaluate();
+    }
+
+    /// A rank calls `n` collectives in a group that it does not end.
+    pub(crate) fn queue_in_group(&mut self, job_rank: u32, n: u32) {
+        for _ in 0..n {
+            self.op(0, job_rank, 1, &|_, _| ());
+        }
+    }
+
+    pub(crate) fn die(&mut self, job_rank: u32, exit: Exit) {
+        self.send(Body::ProcessGone {
+            proc: proc(job_rank),
+            exit,
+        });
+    }
+
+    pub(crate) fn destroy(&mut self, job_rank: u32) {
+        let ident = None;
+        self.send(Body::Destroy(CommRef {
+            proc: proc(job_rank),
+            tid: 1,
+            ptr: self.comms[0].0 << 8,
+            ident,
+        }));
+    }
+
+    /// The process is found in this state.
+    pub(crate) fn stop(&mut self, job_rank: u32, state: char) {
+        let activity = Activity {
+            at: self.now,
+            state,
+            tid: 100 + job_rank,
+            wchan: None,
+            syscall: None,
+            cpu_ticks: 0,
+            threads: 1,
+        };
+        self.send(Body::ProcessActivity {
+            proc: proc(job_rank),
+            activity: Box::new(activity),
+        });
+    }
+
+    /// Verdicts in force at the last look.
+    pub(crate) fn verdicts(&self) -> &[Verdict] {
+        &self.latest
+    }
+
+    pub(crate) fn only_verdict(&self) -> &Verdict {
+        match self.latest.as_slice() {
+            [one] => one,
+            many => panic!(
+                "expected one verdict, got {:#?}",
+                many.iter().map(|v| &v.headline).collect::<Vec<_>>()
+            ),
+        }
+    }
+}

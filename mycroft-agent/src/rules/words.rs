@@ -1,0 +1,178 @@
+//! Phrases that several rules share.
+
+use std::fmt::Write as _;
+
+use mycroft_common::nccl;
+
+use super::verdict::{Evidence, Source};
+use crate::model::{
+    Comm, Exit, Mark, Member, Process, Signature, State,
+    ids::{Nanos, SECOND},
+};
+
+/// `0-2, 5`.
+#[must_use]
+pub fn ranks(list: &[u32]) -> String {
+    let mut sorted = list.to_vec();
+    sorted.sort_unstable();
+    sorted.dedup();
+    let mut out = String::new();
+    let mut rest = sorted.as_slice();
+    while let [first, ..] = rest {
+        let run = rest
+            .iter()
+            .zip(*first..)
+            .take_while(|(r, want)| **r == *want)
+            .count()
+            .max(1);
+        let last = first + run as u32 - 1;
+        let sep = if out.is_empty() { "" } else { ", " };
+        // Writing to a String can't fail.
+        let _ = match run {
+            1 => write!(out, "{sep}{first}"),
+            2 => write!(out, "{sep}{first}, {last}"),
+            _ => write!(out, "{sep}{first}-{last}"),
+        };
+        rest = rest.get(run..).unwrap_or(&[]);
+    }
+    out
+}
+
+/// `rank 3` or `ranks 0-2, 5`.
+#[must_use]
+pub fn ranks_noun(list: &[u32]) -> String {
+    match list {
+        [one] => format!("rank {one}"),
+        many => format!("ranks {}", ranks(many)),
+    }
+}
+
+/// `2.1 s`.
+#[must_use]
+pub fn seconds(span: Nanos) -> String {
+    format!("{:.1} s", span as f64 / SECOND as f64)
+}
+
+/// `AllReduce #57`.
+#[must_use]
+pub fn op_number(signature: &Signature, seq: u64) -> String {
+    format!("{} #{seq}", signature.func.name())
+}
+
+/// `AllReduce, 100000 float32, sum`.
+#[must_use]
+pub fn signature(s: &Signature) -> String {
+    let mut text = format!("{}, {} {}", s.func.name(), s.count, nccl::datatype_name(s.datatype));
+    if s.func.reduces() {
+        text.push_str(", ");
+        text.push_str(if s.redop < 0 {
+            "custom"
+        } else {
+            nccl::redop_name(s.redop)
+        });
+    }
+    if s.func.has_root() {
+        // Writing to a String can't fail.
+        let _ = write!(text, ", root {}", s.root);
+    }
+    text
+}
+
+/// `communicator 0x… (4 ranks)`.
+#[must_use]
+pub fn comm(c: &Comm) -> String {
+    format!("communicator {} ({} ranks)", c.id, c.id.nranks)
+}
+
+/// `killed by signal 9 (SIGKILL)`.
+#[must_use]
+pub fn exit(exit: Exit) -> String {
+    match exit {
+        Exit::Code(code) => format!("exited with code {code}"),
+        Exit::Signal(n) => format!("killed by signal {n}{}", signal_name(n)),
+        Exit::Replaced => "replaced itself by another program".to_owned(),
+        Exit::Unknown => "gone; this kernel does not tell how it ended".to_owned(),
+    }
+}
+
+fn signal_name(n: i32) -> &'static str {
+    match n {
+        1 => " (SIGHUP)",
+        2 => " (SIGINT)",
+        3 => " (SIGQUIT)",
+        4 => " (SIGILL)",
+        6 => " (SIGABRT)",
+        7 => " (SIGBUS)",
+        8 => " (SIGFPE)",
+        9 => " (SIGKILL)",
+        11 => " (SIGSEGV)",
+        13 => " (SIGPIPE)",
+        15 => " (SIGTERM)",
+        _ => "",
+    }
+}
+
+/// What the last look at a process saw, such as `sleeping in clock_nanosleep (wchan hrtimer_nanosleep)`.
+#[must_use]
+pub fn activity(process: Option<&Process>) -> Option<(Nanos, String)> {
+    let a = process?.activity.as_ref()?;
+    let mut text = a.state_text().to_owned();
+    if let Some(call) = &a.syscall {
+        text.push_str(" in ");
+        text.push_str(call);
+    }
+    if let Some(wchan) = &a.wchan {
+        // Writing to a String can't fail.
+        let _ = write!(text, " (wchan {wchan})");
+    }
+    Some((a.at, text))
+}
+
+/// Evidence of what a rank launched last.
+#[must_use]
+pub fn last_launch(state: &State, member: &Member) -> Evidence {
+    let newest: Option<Mark> = match (member.launched, member.last_other) {
+        (Some(a), Some(b)) => Some(if a.ts >= b.ts { a } else { b }),
+        (a, b) => a.or(b),
+    };
+    let text = match newest {
+        Some(m) => format!(
+            "rank {} launched {} ({}) {} ago, its last",
+            member.rank,
+            op_number(&m.signature, m.seq),
+            signature(&m.signature),
+            seconds(state.now.saturating_sub(m.ts))
+        ),
+        None => format!("rank {} has launched nothing since Mycroft attached", member.rank),
+    };
+    Evidence {
+        at: newest.map_or(state.now, |m| m.ts),
+        source: Source::NcclProbe,
+        text,
+    }
+}
+
+/// Evidence of what the process of a rank is doing, if it was looked at.
+#[must_use]
+pub fn doing(state: &State, member: &Member) -> Option<Evidence> {
+    let (at, text) = activity(state.processes.get(&member.proc))?;
+    Some(Evidence {
+        at,
+        source: Source::Proc,
+        text: format!("pid {} (thread that called NCCL) is {text}", member.proc.pid),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rank_lists_fold_runs() {
+        assert_eq!(ranks(&[3, 0, 1, 2, 5]), "0-3, 5");
+        assert_eq!(ranks(&[1, 0]), "0, 1");
+        assert_eq!(ranks(&[]), "");
+        assert_eq!(ranks_noun(&[7]), "rank 7");
+        assert_eq!(ranks_noun(&[7, u32::MAX]), "ranks 7, 4294967295");
+    }
+}
