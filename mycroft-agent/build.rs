@@ -33,23 +33,14 @@ fn main() -> Result<()> {
         .arg(krate.join("Cargo.toml"))
         .arg("--target-dir")
         .arg(&target_dir)
-        .env(
-            "CARGO_ENCODED_RUSTFLAGS",
-            "-Clinker-plugin-lto\x1f-Cforce-unwind-tables=no",
-        )
+        .env("CARGO_ENCODED_RUSTFLAGS", "-Clinker-plugin-lto\x1f-Cforce-unwind-tables=no")
         .env_remove("RUSTC_WORKSPACE_WRAPPER")
         .env_remove("RUSTC_WRAPPER")
         .env_remove("CARGO_BUILD_RUSTC_WRAPPER"))?;
 
     let obj = out.join("mycroft.bpf.o");
     run(Command::new(&linker)
-        .args([
-            "--target=bpfel",
-            "--btf",
-            "-O3",
-            "--export",
-            &mycroft_common::EXPORTS.join(","),
-        ])
+        .args(["--target=bpfel", "--btf", "-O3", "--export", &mycroft_common::EXPORTS.join(",")])
         .arg(target_dir.join(&target).join("release/libmycroft_ebpf.a"))
         .arg("-o")
         .arg(&obj))?;
@@ -70,10 +61,7 @@ fn bpf_linker() -> Result<PathBuf> {
     };
     let linker = cache.join("bin/bpf-linker");
     if !linker.exists() {
-        bail!(
-            "bpf-linker not found at {}: run `cargo xtask setup` once",
-            linker.display()
-        );
+        bail!("bpf-linker not found at {}: run `cargo xtask setup` once", linker.display());
     }
     Ok(linker)
 }

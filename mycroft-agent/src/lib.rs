@@ -5,6 +5,9 @@
 
 pub mod discover;
 pub mod graph;
+pub mod ingest;
 pub mod model;
 pub mod probe;
+pub mod report;
 pub mod rules;
+pub mod serve;

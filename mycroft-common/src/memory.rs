@@ -175,14 +175,8 @@ mod tests {
         }
     }
 
-    const LAYOUT: KernelLayout = KernelLayout {
-        comm_rank: 24,
-        comm_bus_id: 56,
-        seq_kind: SEQ_ARRAY,
-        seq_offset: 64,
-        seq_extra: 5,
-        job_comm: 0,
-    };
+    const LAYOUT: KernelLayout =
+        KernelLayout { comm_rank: 24, comm_bus_id: 56, seq_kind: SEQ_ARRAY, seq_offset: 64, seq_extra: 5, job_comm: 0 };
 
     fn comm(rank: i32, nranks: i32) -> [u8; 256] {
         let mut b = [0u8; 256];
@@ -202,36 +196,20 @@ mod tests {
         let mem = Bytes(0x1000, &b);
         let id = read_ident(&mem, &LAYOUT, 0x1000).unwrap();
         assert_eq!((id.hash, id.rank, id.nranks, id.bus_id), (0xabcd, 3, 4, 0x1_b000));
-        assert_eq!(
-            read_collectives(&mem, &LAYOUT, 0x1000),
-            Some(50),
-            "only the entries that exist are summed"
-        );
+        assert_eq!(read_collectives(&mem, &LAYOUT, 0x1000), Some(50), "only the entries that exist are summed");
     }
 
     #[test]
     fn refuses_what_cannot_be_a_communicator() {
         for (rank, nranks) in [(4, 4), (-1, 4), (0, 0), (0, -1)] {
             let b = comm(rank, nranks);
-            assert_eq!(
-                read_ident(&Bytes(0x1000, &b), &LAYOUT, 0x1000),
-                None,
-                "rank {rank} of {nranks}"
-            );
+            assert_eq!(read_ident(&Bytes(0x1000, &b), &LAYOUT, 0x1000), None, "rank {rank} of {nranks}");
         }
         let b = comm(0, 4);
         assert_eq!(read_ident(&Bytes(0x1000, &b), &LAYOUT, 0), None);
-        assert_eq!(
-            read_ident(&Bytes(0x1000, &b), &LAYOUT, u64::MAX - 4),
-            None,
-            "wraps, does not panic"
-        );
+        assert_eq!(read_ident(&Bytes(0x1000, &b), &LAYOUT, u64::MAX - 4), None, "wraps, does not panic");
         assert_eq!(read_ident(&Bytes(0x1000, &b[..30]), &LAYOUT, 0x1000), None, "cut off");
-        assert_eq!(
-            read_ident(&Bytes(0x1000, &b), &KernelLayout::default(), 0x1000),
-            None,
-            "no layout"
-        );
+        assert_eq!(read_ident(&Bytes(0x1000, &b), &KernelLayout::default(), 0x1000), None, "no layout");
     }
 
     #[test]

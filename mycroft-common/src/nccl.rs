@@ -43,10 +43,7 @@ impl Func {
 
     #[must_use]
     pub fn from_code(code: i32) -> Self {
-        usize::try_from(code)
-            .ok()
-            .and_then(|i| Self::KNOWN.get(i).copied())
-            .unwrap_or(Self::Unknown(code))
+        usize::try_from(code).ok().and_then(|i| Self::KNOWN.get(i).copied()).unwrap_or(Self::Unknown(code))
     }
 
     #[must_use]
@@ -83,10 +80,7 @@ impl Func {
     /// Whether every rank of the communicator takes part.
     #[must_use]
     pub const fn is_collective(self) -> bool {
-        !matches!(
-            self,
-            Self::SendRecv | Self::Send | Self::Recv | Self::PutSignal | Self::Signal | Self::WaitSignal
-        )
+        !matches!(self, Self::SendRecv | Self::Send | Self::Recv | Self::PutSignal | Self::Signal | Self::WaitSignal)
     }
 
     /// Whether the operation has a root that all ranks must name alike.

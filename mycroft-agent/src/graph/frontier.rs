@@ -46,32 +46,19 @@ impl Frontier {
                 waiting.push(member.rank);
             } else {
                 let since = kept_waiting_since(state, comm, member, first_launch.unwrap_or(0));
-                missing.push(Missing {
-                    rank: member.rank,
-                    since,
-                });
+                missing.push(Missing { rank: member.rank, since });
             }
         }
         if waiting.is_empty() {
             return None;
         }
-        Some(Self {
-            comm: comm.id,
-            seq,
-            first_launch,
-            missing,
-            waiting,
-        })
+        Some(Self { comm: comm.id, seq, first_launch, missing, waiting })
     }
 
     /// The longest that a rank has kept the others waiting, at `now`.
     #[must_use]
     pub fn age(&self, now: Nanos) -> Nanos {
-        self.missing
-            .iter()
-            .map(|m| now.saturating_sub(m.since))
-            .max()
-            .unwrap_or(0)
+        self.missing.iter().map(|m| now.saturating_sub(m.since)).max().unwrap_or(0)
     }
 }
 
@@ -88,10 +75,5 @@ fn kept_waiting_since(state: &State, comm: &Comm, member: &Member, first_launch:
 }
 
 fn last_launch_anywhere(state: &State, proc: ProcId, cuda_dev: i32) -> Nanos {
-    state
-        .memberships(proc)
-        .filter(|(_, m)| m.cuda_dev == cuda_dev)
-        .map(|(_, m)| m.last_launch())
-        .max()
-        .unwrap_or(0)
+    state.memberships(proc).filter(|(_, m)| m.cuda_dev == cuda_dev).map(|(_, m)| m.last_launch()).max().unwrap_or(0)
 }

@@ -25,10 +25,7 @@ pub struct RankKey {
 
 impl From<&Member> for RankKey {
     fn from(m: &Member) -> Self {
-        Self {
-            proc: m.proc,
-            cuda_dev: m.cuda_dev,
-        }
+        Self { proc: m.proc, cuda_dev: m.cuda_dev }
     }
 }
 
@@ -57,10 +54,7 @@ impl WaitGraph {
                 continue;
             };
             if frontier.age(state.now) >= SETTLED {
-                let op = graph.graph.add_node(Node::Operation {
-                    comm: comm.id,
-                    seq: frontier.seq,
-                });
+                let op = graph.graph.add_node(Node::Operation { comm: comm.id, seq: frontier.seq });
                 for member in frontier.waiting.iter().filter_map(|r| comm.members.get(r)) {
                     let waiter = graph.rank(member.into());
                     graph.graph.update_edge(waiter, op, ());

@@ -140,8 +140,7 @@ impl Comm {
         if !member.absolute {
             return;
         }
-        self.window
-            .arrive(mark.seq, rank, self.id.nranks, mark.signature, mark.ts);
+        self.window.arrive(mark.seq, rank, mark.signature, mark.ts);
         self.note_disagreement(mark.seq);
         self.retire();
     }
@@ -151,10 +150,7 @@ impl Comm {
             return;
         };
         if self.disagreement.as_ref().is_none_or(|d| d.slot.seq >= seq) {
-            self.disagreement = Some(Disagreement {
-                slot: slot.clone(),
-                completed: self.rhythm.completed,
-            });
+            self.disagreement = Some(Disagreement { slot: slot.clone(), completed: self.rhythm.completed });
         }
     }
 

@@ -48,13 +48,7 @@ impl fmt::Display for CommId {
 #[must_use]
 pub fn bus_id_text(id: i64) -> String {
     let id = id as u64;
-    format!(
-        "{:04x}:{:02x}:{:02x}.{:x}",
-        id >> 20,
-        (id >> 12) & 0xff,
-        (id >> 4) & 0xff,
-        id & 0xf
-    )
+    format!("{:04x}:{:02x}:{:02x}.{:x}", id >> 20, (id >> 12) & 0xff, (id >> 4) & 0xff, id & 0xf)
 }
 
 #[cfg(test)]
@@ -69,11 +63,7 @@ mod tests {
 
     #[test]
     fn instances_show_only_where_they_tell_apart() {
-        let id = CommId {
-            hash: 0xab,
-            nranks: 4,
-            instance: 0,
-        };
+        let id = CommId { hash: 0xab, nranks: 4, instance: 0 };
         assert_eq!(id.to_string(), "0x00000000000000ab");
         assert_eq!(CommId { instance: 2, ..id }.to_string(), "0x00000000000000ab+2");
     }

@@ -22,11 +22,7 @@ pub struct Patience {
 
 impl Default for Patience {
     fn default() -> Self {
-        Self {
-            least: 2 * SECOND,
-            unknown: 10 * SECOND,
-            most: 60 * SECOND,
-        }
+        Self { least: 2 * SECOND, unknown: 10 * SECOND, most: 60 * SECOND }
     }
 }
 
@@ -78,11 +74,7 @@ mod tests {
         }
         assert_eq!(r.patience(&bounds), 2 * SECOND, "quick job: the least");
         r.record(3 * SECOND);
-        assert_eq!(
-            r.patience(&bounds),
-            9 * SECOND,
-            "one rank was 3 s late: three times that"
-        );
+        assert_eq!(r.patience(&bounds), 9 * SECOND, "one rank was 3 s late: three times that");
         r.record(300 * SECOND);
         assert_eq!(r.patience(&bounds), 60 * SECOND, "never more than the most");
         for _ in 0..MEMORY {

@@ -11,6 +11,8 @@ use super::{
 
 /// How long a communicator that every known rank has left is remembered.
 const REMEMBER_ENDED: Nanos = 60 * SECOND;
+/// Ranks of one communicator at most: sets of ranks are bit sets, and the number comes from foreign memory.
+const RANK_LIMIT: u32 = 1 << 20;
 /// Communicators kept at most; past it, events of new ones are counted in [`Problems::refused`].
 const COMM_LIMIT: usize = 100_000;
 
@@ -46,7 +48,7 @@ pub struct Loss {
 pub struct Problems {
     /// The communicator's fields could not be read and its address is new.
     pub unidentified: u64,
-    /// Rank out of range, or a communicator of no ranks.
+    /// Rank out of range, or more ranks than any cluster has.
     pub implausible: u64,
     /// Too many communicators.
     pub refused: u64,
@@ -61,21 +63,11 @@ impl State {
             Body::Host { host, name } => {
                 self.hosts.insert(*host, name.clone());
             }
-            Body::ProcessSeen(process) => self.process_seen(process, event.ts),
-            Body::ProcessGone { proc, exit } => self.process_gone(
-                *proc,
-                Gone {
-                    at: event.ts,
-                    exit: *exit,
-                },
-            ),
+            Body::ProcessSeen(process) => self.process_seen(process),
+            Body::ProcessGone { proc, exit } => self.process_gone(*proc, Gone { at: event.ts, exit: *exit }),
             Body::ProcessActivity { proc, activity } => {
                 if let Some(p) = self.processes.get_mut(proc) {
-                    p.stopped_since = if activity.is_stopped() {
-                        p.stopped_since.or(Some(activity.at))
-                    } else {
-                        None
-                    };
+                    p.stopped_since = if activity.is_stopped() { p.stopped_since.or(Some(activity.at)) } else { None };
                     p.activity = Some((**activity).clone());
                 }
             }
@@ -96,9 +88,13 @@ impl State {
 
     /// The communicators of a process, with its rank in each.
     pub fn memberships(&self, proc: ProcId) -> impl Iterator<Item = (&Comm, &Member)> {
-        self.comms
-            .values()
-            .flat_map(move |c| c.members.values().filter(move |m| m.proc == proc).map(move |m| (c, m)))
+        self.comms.values().flat_map(move |c| c.members.values().filter(move |m| m.proc == proc).map(move |m| (c, m)))
+    }
+
+    /// Threads of a process that have queued operations in a group whose end was not seen.
+    #[must_use]
+    pub fn open_groups(&self) -> Vec<(ProcId, u32)> {
+        self.open_groups.keys().copied().collect()
     }
 
     #[must_use]
@@ -106,24 +102,18 @@ impl State {
         self.hosts.get(&host).map_or("?", String::as_str)
     }
 
-    fn process_seen(&mut self, process: &Process, ts: Nanos) {
-        if self.processes.get(&process.id).is_some_and(Process::alive) && !self.is_same_life(process) {
-            self.process_gone(
-                process.id,
-                Gone {
-                    at: ts,
-                    exit: super::Exit::Replaced,
-                },
-            );
+    /// A process that made calls before the scan found it is known already, by less.
+    fn process_seen(&mut self, process: &Process) {
+        match self.processes.get_mut(&process.id) {
+            Some(known) if known.alive() => {
+                known.name.clone_from(&process.name);
+                known.command.clone_from(&process.command);
+                known.nccl.clone_from(&process.nccl);
+            }
+            _ => {
+                self.processes.insert(process.id, process.clone());
+            }
         }
-        self.processes.insert(process.id, process.clone());
-    }
-
-    /// A process that made calls before the scan found it is known only by its number.
-    fn is_same_life(&self, process: &Process) -> bool {
-        self.processes
-            .get(&process.id)
-            .is_some_and(|p| p.name.is_empty() || p == process)
     }
 
     fn process_gone(&mut self, id: ProcId, gone: Gone) {
@@ -142,13 +132,7 @@ impl State {
         let Some((id, rank)) = self.locate(&op.comm, ts) else {
             return;
         };
-        let mark = Mark {
-            seq: op.seq,
-            ts,
-            signature: op.signature,
-            peer: op.peer,
-            stream: op.stream,
-        };
+        let mark = Mark { seq: op.seq, ts, signature: op.signature, peer: op.peer, stream: op.stream };
         let Some(comm) = self.comms.get_mut(&id) else { return };
         let Some(member) = comm.members.get_mut(&rank) else {
             return;
@@ -229,7 +213,7 @@ impl State {
             }
             return known;
         };
-        if ident.nranks == 0 || ident.rank >= ident.nranks {
+        if ident.nranks > RANK_LIMIT || ident.rank >= ident.nranks {
             self.problems.implausible += 1;
             return None;
         }
@@ -246,11 +230,7 @@ impl State {
 
     /// Enters a new handle into the first instance of its communicator that has no such rank yet.
     fn join(&mut self, comm: &CommRef, ident: &Ident, ts: Nanos) -> Option<(CommId, u32)> {
-        let mut id = CommId {
-            hash: ident.hash,
-            nranks: ident.nranks,
-            instance: 0,
-        };
+        let mut id = CommId { hash: ident.hash, nranks: ident.nranks, instance: 0 };
         while self.comms.get(&id).is_some_and(|c| c.members.contains_key(&ident.rank)) {
             id.instance += 1;
         }
@@ -275,11 +255,7 @@ impl State {
             init: InitPhase::Earlier,
             end: None,
         };
-        self.comms
-            .entry(id)
-            .or_insert_with(|| Comm::new(id, ts))
-            .members
-            .insert(ident.rank, member);
+        self.comms.entry(id).or_insert_with(|| Comm::new(id, ts)).members.insert(ident.rank, member);
         self.handles.insert((comm.proc, comm.ptr), (id, ident.rank));
         Some((id, ident.rank))
     }
@@ -289,23 +265,15 @@ impl State {
         let now = self.now;
         let processes = &self.processes;
         self.comms.retain(|_, comm| {
-            let left = comm
-                .members
-                .values()
-                .map(|m| left_at(m, processes))
-                .collect::<Option<Vec<_>>>();
+            let left = comm.members.values().map(|m| left_at(m, processes)).collect::<Option<Vec<_>>>();
             left.is_none_or(|times| times.iter().any(|t| t.saturating_add(REMEMBER_ENDED) > now))
         });
         let comms = &self.comms;
         self.handles.retain(|_, (id, _)| comms.contains_key(id));
-        let mentioned: std::collections::BTreeSet<ProcId> = comms
-            .values()
-            .flat_map(|c| c.members.values().map(|m| m.proc))
-            .collect();
-        self.processes.retain(|id, p| {
-            p.gone
-                .is_none_or(|g| mentioned.contains(id) || g.at.saturating_add(REMEMBER_ENDED) > now)
-        });
+        let mentioned: std::collections::BTreeSet<ProcId> =
+            comms.values().flat_map(|c| c.members.values().map(|m| m.proc)).collect();
+        self.processes
+            .retain(|id, p| p.gone.is_none_or(|g| mentioned.contains(id) || g.at.saturating_add(REMEMBER_ENDED) > now));
     }
 }
 

@@ -50,17 +50,14 @@ pub struct Window {
 
 impl Window {
     /// Notes that `rank` launched number `seq`. Numbers below the window are too old to matter.
-    pub fn arrive(&mut self, seq: u64, rank: u32, nranks: u32, signature: Signature, ts: Nanos) {
+    pub fn arrive(&mut self, seq: u64, rank: u32, signature: Signature, ts: Nanos) {
         let Some(slot) = self.slot_mut(seq, ts) else { return };
         slot.first_ts = slot.first_ts.min(ts);
         slot.last_ts = slot.last_ts.max(ts);
         let variant = match slot.variants.iter_mut().find(|v| v.signature == signature) {
             Some(v) => v,
             None => {
-                slot.variants.push(Variant {
-                    signature,
-                    ranks: FixedBitSet::with_capacity(nranks as usize),
-                });
+                slot.variants.push(Variant { signature, ranks: FixedBitSet::new() });
                 let Some(v) = slot.variants.last_mut() else { return };
                 v
             }
@@ -70,12 +67,7 @@ impl Window {
     }
 
     fn slot_mut(&mut self, seq: u64, ts: Nanos) -> Option<&mut Slot> {
-        let blank = |seq| Slot {
-            seq,
-            first_ts: ts,
-            last_ts: ts,
-            variants: Vec::new(),
-        };
+        let blank = |seq| Slot { seq, first_ts: ts, last_ts: ts, variants: Vec::new() };
         let Some(front) = self.slots.front().map(|s| s.seq) else {
             self.slots.push_back(blank(seq));
             return self.slots.back_mut();
@@ -110,11 +102,7 @@ impl Window {
 
     /// Takes the oldest slot if its number is below `seq`.
     pub fn pop_below(&mut self, seq: u64) -> Option<Slot> {
-        if self.slots.front()?.seq < seq {
-            self.slots.pop_front()
-        } else {
-            None
-        }
+        if self.slots.front()?.seq < seq { self.slots.pop_front() } else { None }
     }
 
     pub fn iter(&self) -> impl Iterator<Item = &Slot> {
@@ -139,22 +127,16 @@ mod tests {
     use super::*;
 
     fn sig(count: u64) -> Signature {
-        Signature {
-            func: Func::AllReduce,
-            count,
-            datatype: 7,
-            redop: 0,
-            root: 0,
-        }
+        Signature { func: Func::AllReduce, count, datatype: 7, redop: 0, root: 0 }
     }
 
     #[test]
     fn ranks_that_agree_share_a_variant() {
         let mut w = Window::default();
         for (rank, ts) in [(0, 10), (2, 5), (1, 30)] {
-            w.arrive(7, rank, 4, sig(100), ts);
+            w.arrive(7, rank, sig(100), ts);
         }
-        w.arrive(7, 3, 4, sig(99), 40);
+        w.arrive(7, 3, sig(99), 40);
         let slot = w.get(7).unwrap();
         assert_eq!((slot.first_ts, slot.last_ts), (5, 40));
         assert_eq!(slot.variants.len(), 2);
@@ -166,13 +148,13 @@ mod tests {
     fn stays_bounded_and_counts_what_it_drops() {
         let mut w = Window::default();
         for seq in 0..5000 {
-            w.arrive(seq, 0, 2, sig(1), seq);
+            w.arrive(seq, 0, sig(1), seq);
         }
         assert_eq!(w.len(), LIMIT);
         assert_eq!(w.dropped, 5000 - LIMIT as u64);
-        w.arrive(1_000_000_000_000, 0, 2, sig(1), 9);
+        w.arrive(1_000_000_000_000, 0, sig(1), 9);
         assert_eq!(w.len(), 1, "a jump does not fill memory");
-        w.arrive(3, 1, 2, sig(1), 9);
+        w.arrive(3, 1, sig(1), 9);
         assert_eq!(w.len(), 1, "an old number is let go");
     }
 
@@ -180,7 +162,7 @@ mod tests {
     fn pops_only_what_is_done() {
         let mut w = Window::default();
         for seq in 0..4 {
-            w.arrive(seq, 0, 2, sig(1), seq);
+            w.arrive(seq, 0, sig(1), seq);
         }
         assert_eq!(w.pop_below(2).map(|s| s.seq), Some(0));
         assert_eq!(w.pop_below(2).map(|s| s.seq), Some(1));

@@ -52,7 +52,16 @@ impl Features {
     /// Looks at the running machine under `root` (`/` but in tests).
     #[must_use]
     pub fn probe(root: &Path) -> Self {
-        Self { findings: vec![kernel(root), capabilities(root), btf(root), uprobes(root), lockdown(root), pid_namespace(root)] }
+        Self {
+            findings: vec![
+                kernel(root),
+                capabilities(root),
+                btf(root),
+                uprobes(root),
+                lockdown(root),
+                pid_namespace(root),
+            ],
+        }
     }
 
     #[must_use]
@@ -89,7 +98,12 @@ fn capabilities(root: &Path) -> Finding {
         .unwrap_or(0);
     let lacking: Vec<_> = CAPABILITIES.iter().filter(|(bit, ..)| effective & (1 << bit) == 0).collect();
     if lacking.is_empty() {
-        return Finding { what: "privileges", grade: Grade::Good, found: "all that is needed".to_owned(), remedy: None };
+        return Finding {
+            what: "privileges",
+            grade: Grade::Good,
+            found: "all that is needed".to_owned(),
+            remedy: None,
+        };
     }
     let names: Vec<_> = lacking.iter().map(|(_, name, _)| *name).collect();
     let why: Vec<_> = lacking.iter().map(|(_, name, why)| format!("{name}: {why}")).collect();

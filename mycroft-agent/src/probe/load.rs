@@ -1,12 +1,6 @@
 //! Loads the eBPF object, attaches it to library files, reads its maps.
 
-use std::{
-    collections::BTreeMap,
-    fs::File,
-    io,
-    os::fd::AsRawFd as _,
-    sync::Arc,
-};
+use std::{collections::BTreeMap, fs::File, io, os::fd::AsRawFd as _, sync::Arc};
 
 use aya::{
     Ebpf, EbpfLoader, include_bytes_aligned,

@@ -129,7 +129,14 @@ mod tests {
         assert!(!plan.sees_operations());
         assert_eq!(
             plan.missing,
-            ["ncclEnqueueCheck", "ncclLaunchKernel", "ncclCommInitRankFunc", "ncclCommDestroy", "ncclCommAbort", "ncclCommFinalize"]
+            [
+                "ncclEnqueueCheck",
+                "ncclLaunchKernel",
+                "ncclCommInitRankFunc",
+                "ncclCommDestroy",
+                "ncclCommAbort",
+                "ncclCommFinalize"
+            ]
         );
     }
 }

@@ -44,20 +44,13 @@ pub struct Engine {
 impl Engine {
     #[must_use]
     pub fn new(patience: Patience) -> Self {
-        Self {
-            patience,
-            ..Self::default()
-        }
+        Self { patience, ..Self::default() }
     }
 
     /// Judges the state as it is.
     pub fn evaluate(&mut self, state: &State) -> Vec<Change> {
         let graph = WaitGraph::build(state);
-        let view = View {
-            state,
-            graph: &graph,
-            patience: &self.patience,
-        };
+        let view = View { state, graph: &graph, patience: &self.patience };
         let found: Vec<Verdict> = REGISTRY.iter().flat_map(|r| (r.check)(&view)).collect();
         self.merge(found, state.now)
     }
@@ -78,13 +71,7 @@ impl Engine {
                 None => {
                     *self.raised.entry(verdict.rule).or_default() += 1;
                     changes.push(Change::Raised(verdict.clone()));
-                    self.active.insert(
-                        verdict.key(),
-                        Active {
-                            verdict,
-                            last_true: now,
-                        },
-                    );
+                    self.active.insert(verdict.key(), Active { verdict, last_true: now });
                 }
             }
         }

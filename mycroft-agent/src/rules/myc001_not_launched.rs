@@ -40,17 +40,11 @@ Mend what holds the rank: data path, checkpoint, a branch that only some ranks t
 };
 
 fn check(view: &View<'_>) -> Vec<Verdict> {
-    view.stalled()
-        .filter(|(comm, _)| !view.disagrees(comm))
-        .filter_map(|(comm, f)| judge(view, comm, f))
-        .collect()
+    view.stalled().filter(|(comm, _)| !view.disagrees(comm)).filter_map(|(comm, f)| judge(view, comm, f)).collect()
 }
 
 fn judge(view: &View<'_>, comm: &Comm, frontier: &Frontier) -> Option<Verdict> {
-    let missing = frontier
-        .missing
-        .iter()
-        .filter_map(|m| Some((m, comm.members.get(&m.rank)?)));
+    let missing = frontier.missing.iter().filter_map(|m| Some((m, comm.members.get(&m.rank)?)));
     // A dead or stopped rank explains the living ones that are late beside it.
     if missing.clone().any(|(_, m)| !view.alive(m) || is_stopped(view, m)) {
         return None;
@@ -64,11 +58,7 @@ fn judge(view: &View<'_>, comm: &Comm, frontier: &Frontier) -> Option<Verdict> {
     Some(Verdict {
         rule: RULE.id,
         name: RULE.name,
-        severity: if waited >= CRITICAL {
-            Severity::Critical
-        } else {
-            Severity::Warning
-        },
+        severity: if waited >= CRITICAL { Severity::Critical } else { Severity::Warning },
         confidence: confidence(view, comm),
         headline: format!(
             "{} {} not launched {op} of {}; {} {} waited {}",
@@ -113,12 +103,7 @@ pub(super) fn expected(comm: &Comm, seq: u64) -> String {
 }
 
 pub(super) fn victims(view: &View<'_>, comm: &Comm, frontier: &Frontier) -> Vec<Subject> {
-    frontier
-        .waiting
-        .iter()
-        .filter_map(|r| comm.members.get(r))
-        .map(|m| Subject::of(view.state, m))
-        .collect()
+    frontier.waiting.iter().filter_map(|r| comm.members.get(r)).map(|m| Subject::of(view.state, m)).collect()
 }
 
 /// High when all ranks are in sight and nothing was lost; else says what is missing.
@@ -266,12 +251,7 @@ mod tests {
         s.round_without(&[2, 3], 100);
         s.pass(3000);
         for v in s.verdicts() {
-            assert_eq!(
-                v.culprits.iter().map(|c| c.rank_in_job()).collect::<Vec<_>>(),
-                [3],
-                "{}",
-                v.headline
-            );
+            assert_eq!(v.culprits.iter().map(|c| c.rank_in_job()).collect::<Vec<_>>(), [3], "{}", v.headline);
         }
         assert_eq!(s.verdicts().len(), 2, "both communicators wait for the same rank");
     }
@@ -284,11 +264,7 @@ mod tests {
         s.round_without(&[1], 100);
         s.pass(3000);
         let v = s.only_verdict();
-        assert!(
-            v.evidence.iter().any(|e| e.text.contains("queued 3 operations")),
-            "{:?}",
-            v.evidence
-        );
+        assert!(v.evidence.iter().any(|e| e.text.contains("queued 3 operations")), "{:?}", v.evidence);
     }
 
     #[test]

@@ -38,19 +38,12 @@ Abort and restart the job now: it can't recover. Find why that one process ended
 };
 
 fn check(view: &View<'_>) -> Vec<Verdict> {
-    view.state
-        .comms
-        .values()
-        .filter(|c| !view.disagrees(c))
-        .filter_map(|c| judge(view, c))
-        .collect()
+    view.state.comms.values().filter(|c| !view.disagrees(c)).filter_map(|c| judge(view, c)).collect()
 }
 
 /// The first of the ranks that died with the communicator open.
 fn first_dead<'c>(view: &View<'_>, comm: &'c Comm) -> Option<(&'c Member, Gone)> {
-    comm.active()
-        .filter_map(|m| Some((m, view.process(m)?.gone?)))
-        .min_by_key(|(m, gone)| (gone.at, m.rank))
+    comm.active().filter_map(|m| Some((m, view.process(m)?.gone?))).min_by_key(|(m, gone)| (gone.at, m.rank))
 }
 
 fn judge(view: &View<'_>, comm: &Comm) -> Option<Verdict> {
@@ -59,11 +52,7 @@ fn judge(view: &View<'_>, comm: &Comm) -> Option<Verdict> {
     if survivors.is_empty() {
         return None;
     }
-    let frontier = view
-        .graph
-        .frontiers
-        .get(&comm.id)
-        .filter(|f| f.missing.iter().any(|m| m.rank == dead.rank));
+    let frontier = view.graph.frontiers.get(&comm.id).filter(|f| f.missing.iter().any(|m| m.rank == dead.rank));
     let quiet_since = gone.at.max(comm.last_launch);
     let due = match frontier {
         Some(f) => gone.at.max(f.first_launch.unwrap_or(0)).saturating_add(GRACE),
@@ -127,11 +116,7 @@ fn evidence(view: &View<'_>, comm: &Comm, dead: &Member, gone: Gone) -> Vec<Evid
             text: format!("rank {} had neither destroyed nor aborted the communicator", dead.rank),
         },
     ];
-    let later: Vec<u32> = comm
-        .active()
-        .filter(|m| m.rank != dead.rank && !view.alive(m))
-        .map(|m| m.rank)
-        .collect();
+    let later: Vec<u32> = comm.active().filter(|m| m.rank != dead.rank && !view.alive(m)).map(|m| m.rank).collect();
     if !later.is_empty() {
         list.push(Evidence {
             at: view.now(),

@@ -33,12 +33,7 @@ SIGSTOP: a scheduler that suspends jobs, a shell (`fg` is missing), a cgroup fre
 };
 
 fn check(view: &View<'_>) -> Vec<Verdict> {
-    view.state
-        .comms
-        .values()
-        .filter(|c| !view.disagrees(c))
-        .filter_map(|c| judge(view, c))
-        .collect()
+    view.state.comms.values().filter(|c| !view.disagrees(c)).filter_map(|c| judge(view, c)).collect()
 }
 
 fn judge(view: &View<'_>, comm: &Comm) -> Option<Verdict> {
@@ -50,10 +45,7 @@ fn judge(view: &View<'_>, comm: &Comm) -> Option<Verdict> {
         })
         .collect();
     let (_, first, since) = stopped.iter().min_by_key(|(m, _, at)| (*at, m.rank))?;
-    let others: Vec<&Member> = view
-        .living(comm)
-        .filter(|m| !myc001_not_launched::is_stopped(view, m))
-        .collect();
+    let others: Vec<&Member> = view.living(comm).filter(|m| !myc001_not_launched::is_stopped(view, m)).collect();
     let quiet_since = (*since).max(comm.last_launch);
     if others.is_empty() || view.now() < quiet_since.saturating_add(GRACE) {
         return None;
@@ -79,11 +71,7 @@ fn judge(view: &View<'_>, comm: &Comm) -> Option<Verdict> {
     Some(Verdict {
         rule: RULE.id,
         name: RULE.name,
-        severity: if debugger {
-            Severity::Warning
-        } else {
-            Severity::Critical
-        },
+        severity: if debugger { Severity::Warning } else { Severity::Critical },
         confidence: Confidence {
             level: Level::High,
             reason: "the process state was read and no rank has launched anything since".to_owned(),
@@ -92,11 +80,7 @@ fn judge(view: &View<'_>, comm: &Comm) -> Option<Verdict> {
             "{} {} {} for {}; {} of {} {}",
             myc001_not_launched::who(view, &culprits),
             if culprits.len() == 1 { "has been" } else { "have been" },
-            if debugger {
-                "stopped by a debugger"
-            } else {
-                "stopped by a signal"
-            },
+            if debugger { "stopped by a debugger" } else { "stopped by a signal" },
             words::seconds(view.now().saturating_sub(*since)),
             words::ranks_noun(&others.iter().map(|m| m.rank).collect::<Vec<_>>()),
             words::comm(comm),
@@ -116,10 +100,7 @@ fn judge(view: &View<'_>, comm: &Comm) -> Option<Verdict> {
             .iter()
             .take(4)
             .map(|m| match debugger {
-                true => format!(
-                    "grep TracerPid /proc/{}/status   # then detach that debugger",
-                    m.proc.pid
-                ),
+                true => format!("grep TracerPid /proc/{}/status   # then detach that debugger", m.proc.pid),
                 false => format!("kill -CONT {}", m.proc.pid),
             })
             .collect(),

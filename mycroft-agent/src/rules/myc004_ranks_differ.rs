@@ -40,17 +40,11 @@ Restart after the mend; the run can't be trusted past #n.
 
 /// The disagreement that a communicator suffers from, if it still matters.
 pub(super) fn current<'c>(_: &View<'_>, comm: &'c Comm) -> Option<&'c Disagreement> {
-    comm.disagreement
-        .as_ref()
-        .filter(|d| comm.rhythm.completed < d.completed + FORGIVEN)
+    comm.disagreement.as_ref().filter(|d| comm.rhythm.completed < d.completed + FORGIVEN)
 }
 
 fn check(view: &View<'_>) -> Vec<Verdict> {
-    view.state
-        .comms
-        .values()
-        .filter_map(|c| judge(view, c, current(view, c)?))
-        .collect()
+    view.state.comms.values().filter_map(|c| judge(view, c, current(view, c)?)).collect()
 }
 
 fn judge(view: &View<'_>, comm: &Comm, disagreement: &Disagreement) -> Option<Verdict> {
@@ -63,11 +57,7 @@ fn judge(view: &View<'_>, comm: &Comm, disagreement: &Disagreement) -> Option<Ve
     let majority = slot.majority()?;
     let most = majority.ranks.count_ones(..);
     let clear = slot.variants.iter().filter(|v| v.ranks.count_ones(..) == most).count() == 1;
-    let odd: Vec<&Variant> = slot
-        .variants
-        .iter()
-        .filter(|v| !clear || v.signature != majority.signature)
-        .collect();
+    let odd: Vec<&Variant> = slot.variants.iter().filter(|v| !clear || v.signature != majority.signature).collect();
     let odd_ranks: Vec<u32> = odd.iter().flat_map(|v| rank_list(v)).collect();
     let what = difference(&slot.variants);
     let headline = if clear {
@@ -76,10 +66,7 @@ fn judge(view: &View<'_>, comm: &Comm, disagreement: &Disagreement) -> Option<Ve
             words::ranks_noun(&odd_ranks),
             words::comm(comm),
             slot.seq,
-            odd.iter()
-                .map(|v| words::signature(&v.signature))
-                .collect::<Vec<_>>()
-                .join(" / "),
+            odd.iter().map(|v| words::signature(&v.signature)).collect::<Vec<_>>().join(" / "),
             words::ranks_noun(&rank_list(majority)),
             words::signature(&majority.signature),
         )
@@ -125,13 +112,7 @@ fn rank_list(v: &Variant) -> Vec<u32> {
 fn sides(variants: &[Variant]) -> String {
     variants
         .iter()
-        .map(|v| {
-            format!(
-                "{} called {}",
-                words::ranks_noun(&rank_list(v)),
-                words::signature(&v.signature)
-            )
-        })
+        .map(|v| format!("{} called {}", words::ranks_noun(&rank_list(v)), words::signature(&v.signature)))
         .collect::<Vec<_>>()
         .join(", ")
 }
@@ -154,11 +135,7 @@ fn difference(variants: &[Variant]) -> String {
 }
 
 fn subjects(view: &View<'_>, comm: &Comm, ranks: &[u32]) -> Vec<Subject> {
-    ranks
-        .iter()
-        .filter_map(|r| comm.members.get(r))
-        .map(|m| Subject::of(view.state, m))
-        .collect()
+    ranks.iter().filter_map(|r| comm.members.get(r)).map(|m| Subject::of(view.state, m)).collect()
 }
 
 fn confidence(view: &View<'_>, comm: &Comm, clear: bool) -> Confidence {
@@ -195,11 +172,7 @@ fn evidence(view: &View<'_>, comm: &Comm, disagreement: &Disagreement, odd: &[u3
             disagreement.completed
         ),
     });
-    list.extend(
-        odd.iter()
-            .take(2)
-            .filter_map(|r| words::doing(view.state, comm.members.get(r)?)),
-    );
+    list.extend(odd.iter().take(2).filter_map(|r| words::doing(view.state, comm.members.get(r)?)));
     list
 }
 
@@ -222,11 +195,7 @@ mod tests {
         let v = s.only_verdict();
         assert_eq!((v.rule, v.seq), ("MYC004", Some(20)));
         assert_eq!(v.culprits.iter().map(|c| c.rank).collect::<Vec<_>>(), [2]);
-        assert!(
-            v.headline.contains("AllGather") && v.headline.contains("functions"),
-            "{}",
-            v.headline
-        );
+        assert!(v.headline.contains("AllGather") && v.headline.contains("functions"), "{}", v.headline);
     }
 
     #[test]
@@ -239,10 +208,7 @@ mod tests {
         assert_eq!(v.culprits[0].rank, 0);
         assert!(v.headline.contains("counts differ"), "{}", v.headline);
         s.rounds(200, 10);
-        assert!(
-            s.verdicts().is_empty(),
-            "forgiven once the job has shown that it goes on"
-        );
+        assert!(s.verdicts().is_empty(), "forgiven once the job has shown that it goes on");
     }
 
     #[test]

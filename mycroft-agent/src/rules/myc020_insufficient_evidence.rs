@@ -26,23 +26,12 @@ Take the stacks of the ranks named, and run Mycroft on the other hosts of the jo
 };
 
 fn check(view: &View<'_>) -> Vec<Verdict> {
-    view.stalled()
-        .filter(|(comm, _)| !view.disagrees(comm))
-        .filter_map(|(comm, f)| judge(view, comm, f))
-        .collect()
+    view.stalled().filter(|(comm, _)| !view.disagrees(comm)).filter_map(|(comm, f)| judge(view, comm, f)).collect()
 }
 
 fn judge(view: &View<'_>, comm: &Comm, frontier: &Frontier) -> Option<Verdict> {
-    let missing: Vec<_> = frontier
-        .missing
-        .iter()
-        .filter_map(|m| comm.members.get(&m.rank))
-        .collect();
-    if missing.is_empty()
-        || missing
-            .iter()
-            .any(|m| !view.alive(m) || view.graph.has_root_behind((*m).into()))
-    {
+    let missing: Vec<_> = frontier.missing.iter().filter_map(|m| comm.members.get(&m.rank)).collect();
+    if missing.is_empty() || missing.iter().any(|m| !view.alive(m) || view.graph.has_root_behind((*m).into())) {
         return None;
     }
     let since = frontier.missing.iter().map(|m| m.since).min()?;

@@ -69,10 +69,7 @@ pub struct Rule {
 
 impl std::fmt::Debug for Rule {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Rule")
-            .field("id", &self.id)
-            .field("name", &self.name)
-            .finish_non_exhaustive()
+        f.debug_struct("Rule").field("id", &self.id).field("name", &self.name).finish_non_exhaustive()
     }
 }
 
@@ -93,11 +90,7 @@ mod tests {
     fn ids_are_unique_and_well_formed() {
         for (i, r) in REGISTRY.iter().enumerate() {
             assert!(r.id.starts_with("MYC") && r.id.len() == 6, "{}", r.id);
-            assert!(
-                REGISTRY[i + 1..].iter().all(|o| o.id != r.id && o.name != r.name),
-                "{}",
-                r.id
-            );
+            assert!(REGISTRY[i + 1..].iter().all(|o| o.id != r.id && o.name != r.name), "{}", r.id);
             for heading in ["## Meaning", "## Impact", "## Diagnosis", "## Mitigation"] {
                 assert!(r.doc.contains(heading), "{} lacks {heading}", r.id);
             }

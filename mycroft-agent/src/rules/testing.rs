@@ -27,10 +27,7 @@ impl Subject {
 }
 
 fn proc(rank: u32) -> ProcId {
-    ProcId {
-        host: HostId(0),
-        pid: 100 + rank,
-    }
+    ProcId { host: HostId(0), pid: 100 + rank }
 }
 
 impl Scene {
@@ -47,10 +44,7 @@ impl Scene {
             comms: vec![(0xa0, all, (0..seen).collect(), vec![0; seen as usize])],
             latest: Vec::new(),
         };
-        s.send(Body::Host {
-            host: HostId(0),
-            name: "node1".to_owned(),
-        });
+        s.send(Body::Host { host: HostId(0), name: "node1".to_owned() });
         for r in 0..seen {
             s.send(Body::ProcessSeen(Box::new(Process {
                 id: proc(r),
@@ -86,12 +80,7 @@ impl Scene {
 
     pub(crate) fn communicator(&mut self, job_ranks: &[u32]) -> usize {
         let hash = 0xa0 + self.comms.len() as u64;
-        self.comms.push((
-            hash,
-            job_ranks.len() as u32,
-            job_ranks.to_vec(),
-            vec![0; job_ranks.len()],
-        ));
+        self.comms.push((hash, job_ranks.len() as u32, job_ranks.to_vec(), vec![0; job_ranks.len()]));
         self.comms.len() - 1
     }
 
@@ -108,20 +97,9 @@ impl Scene {
             nvml_dev: 0,
             bus_id: 0x1b000 + i64::from(job_rank),
         };
-        let mut signature = Signature {
-            func: Func::AllReduce,
-            count: 1000,
-            datatype: 7,
-            redop: 0,
-            root: 0,
-        };
+        let mut signature = Signature { func: Func::AllReduce, count: 1000, datatype: 7, redop: 0, root: 0 };
         change(job_rank, &mut signature);
-        let comm = CommRef {
-            proc: proc(job_rank),
-            tid: 100 + job_rank,
-            ptr: *hash << 8,
-            ident: Some(ident),
-        };
+        let comm = CommRef { proc: proc(job_rank), tid: 100 + job_rank, ptr: *hash << 8, ident: Some(ident) };
         self.send(Body::Op(Op {
             comm,
             seq,
@@ -151,12 +129,7 @@ impl Scene {
 
     /// One collective on all ranks but these.
     pub(crate) fn round_without(&mut self, absent: &[u32], ms: u64) {
-        let all: Vec<u32> = self.comms[0]
-            .2
-            .iter()
-            .copied()
-            .filter(|r| !absent.contains(r))
-            .collect();
+        let all: Vec<u32> = self.comms[0].2.iter().copied().filter(|r| !absent.contains(r)).collect();
         self.launch_on(0, &all);
         self.pass(ms);
     }
@@ -183,37 +156,19 @@ impl Scene {
     }
 
     pub(crate) fn die(&mut self, job_rank: u32, exit: Exit) {
-        self.send(Body::ProcessGone {
-            proc: proc(job_rank),
-            exit,
-        });
+        self.send(Body::ProcessGone { proc: proc(job_rank), exit });
     }
 
     pub(crate) fn destroy(&mut self, job_rank: u32) {
         let ident = None;
-        self.send(Body::Destroy(CommRef {
-            proc: proc(job_rank),
-            tid: 1,
-            ptr: self.comms[0].0 << 8,
-            ident,
-        }));
+        self.send(Body::Destroy(CommRef { proc: proc(job_rank), tid: 1, ptr: self.comms[0].0 << 8, ident }));
     }
 
     /// The process is found in this state.
     pub(crate) fn stop(&mut self, job_rank: u32, state: char) {
-        let activity = Activity {
-            at: self.now,
-            state,
-            tid: 100 + job_rank,
-            wchan: None,
-            syscall: None,
-            cpu_ticks: 0,
-            threads: 1,
-        };
-        self.send(Body::ProcessActivity {
-            proc: proc(job_rank),
-            activity: Box::new(activity),
-        });
+        let activity =
+            Activity { at: self.now, state, tid: 100 + job_rank, wchan: None, syscall: None, cpu_ticks: 0, threads: 1 };
+        self.send(Body::ProcessActivity { proc: proc(job_rank), activity: Box::new(activity) });
     }
 
     /// Verdicts in force at the last look.
@@ -224,10 +179,7 @@ impl Scene {
     pub(crate) fn only_verdict(&self) -> &Verdict {
         match self.latest.as_slice() {
             [one] => one,
-            many => panic!(
-                "expected one verdict, got {:#?}",
-                many.iter().map(|v| &v.headline).collect::<Vec<_>>()
-            ),
+            many => panic!("expected one verdict, got {:#?}", many.iter().map(|v| &v.headline).collect::<Vec<_>>()),
         }
     }
 }

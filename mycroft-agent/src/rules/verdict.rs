@@ -111,11 +111,7 @@ impl Subject {
 
 impl fmt::Display for Subject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "rank {} (host {}, pid {}, GPU {})",
-            self.rank, self.host, self.pid, self.bus_id
-        )
+        write!(f, "rank {} (host {}, pid {}, GPU {})", self.rank, self.host, self.pid, self.bus_id)
     }
 }
 

@@ -19,13 +19,8 @@ pub fn ranks(list: &[u32]) -> String {
     let mut out = String::new();
     let mut rest = sorted.as_slice();
     while let [first, ..] = rest {
-        let run = rest
-            .iter()
-            .zip(*first..)
-            .take_while(|(r, want)| **r == *want)
-            .count()
-            .max(1);
-        let last = first + run as u32 - 1;
+        let run = rest.iter().zip(u64::from(*first)..).take_while(|(r, want)| u64::from(**r) == *want).count();
+        let last = first + (run as u32 - 1);
         let sep = if out.is_empty() { "" } else { ", " };
         // Writing to a String can't fail.
         let _ = match run {
@@ -65,11 +60,7 @@ pub fn signature(s: &Signature) -> String {
     let mut text = format!("{}, {} {}", s.func.name(), s.count, nccl::datatype_name(s.datatype));
     if s.func.reduces() {
         text.push_str(", ");
-        text.push_str(if s.redop < 0 {
-            "custom"
-        } else {
-            nccl::redop_name(s.redop)
-        });
+        text.push_str(if s.redop < 0 { "custom" } else { nccl::redop_name(s.redop) });
     }
     if s.func.has_root() {
         // Writing to a String can't fail.
@@ -145,11 +136,7 @@ pub fn last_launch(state: &State, member: &Member) -> Evidence {
         ),
         None => format!("rank {} has launched nothing since Mycroft attached", member.rank),
     };
-    Evidence {
-        at: newest.map_or(state.now, |m| m.ts),
-        source: Source::NcclProbe,
-        text,
-    }
+    Evidence { at: newest.map_or(state.now, |m| m.ts), source: Source::NcclProbe, text }
 }
 
 /// Evidence of what the process of a rank is doing, if it was looked at.

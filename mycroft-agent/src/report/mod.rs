@@ -1,0 +1,7 @@
+//! Verdicts and state for people and machines.
+//!
+//! Owns: wording, wire types, metrics. Must not: judge or change anything.
+
+pub mod json;
+pub mod metrics;
+pub mod text;

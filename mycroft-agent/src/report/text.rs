@@ -1,0 +1,57 @@
+//! Verdicts as an engineer reads them: first the one line to forward, then how we know it.
+
+use std::fmt::Write as _;
+
+use anstyle::{AnsiColor, Style};
+
+use crate::{
+    model::ids::{Nanos, SECOND},
+    rules::{Change, Severity, Verdict},
+};
+
+const BOLD: Style = Style::new().bold();
+const DIM: Style = Style::new().dimmed();
+
+fn colour(severity: Severity) -> Style {
+    let colour = match severity {
+        Severity::Critical => AnsiColor::Red,
+        Severity::Warning => AnsiColor::Yellow,
+        Severity::Info => AnsiColor::Cyan,
+    };
+    Style::new().bold().fg_color(Some(colour.into()))
+}
+
+/// A whole verdict, at time `now`. Carries ANSI colours; print it through `anstream`, which drops them where
+/// they don't belong.
+#[must_use]
+pub fn verdict(v: &Verdict, now: Nanos) -> String {
+    let mut out = String::new();
+    let c = colour(v.severity);
+    // Writing to a String can't fail, here and below.
+    let _ = writeln!(out, "{c}{} {} [{}]{c:#} {BOLD}{}{BOLD:#}", v.rule, v.name, v.severity.label(), v.headline);
+    let _ = writeln!(out, "  confidence: {}, {}", v.confidence.level.label(), v.confidence.reason);
+    let _ = writeln!(out, "  evidence:");
+    for e in &v.evidence {
+        let ago = now.saturating_sub(e.at) as f64 / SECOND as f64;
+        let _ = writeln!(out, "    - {} {DIM}({}, {ago:.1} s ago){DIM:#}", e.text, e.source.label());
+    }
+    let _ = writeln!(out, "  refuted by: {}", v.refuted_by);
+    let _ = writeln!(out, "  next:");
+    for step in &v.next_steps {
+        let _ = writeln!(out, "    $ {step}");
+    }
+    out
+}
+
+/// What `watch` prints of a change.
+#[must_use]
+pub fn change(c: &Change, now: Nanos) -> String {
+    match c {
+        Change::Raised(v) => verdict(v, now),
+        Change::Updated(v) => format!("UPDATE {}", verdict(v, now)),
+        Change::Cleared(v) => {
+            let after = now.saturating_sub(v.since) as f64 / SECOND as f64;
+            format!("CLEARED {} {} after {after:.1} s: {}\n", v.rule, v.name, v.headline)
+        }
+    }
+}
