@@ -3,6 +3,8 @@
 //! Data flows one way through the modules: [`discover`] (who to trace) → [`probe`] (attach) → [`ingest`]
 //! (bytes to events) → [`model`] (state) → [`graph`] (who waits for whom) → [`rules`] (verdicts) → `report`.
 
+pub mod app;
+pub mod cli;
 pub mod discover;
 pub mod graph;
 pub mod ingest;

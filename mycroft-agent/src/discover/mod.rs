@@ -1,1 +1,10 @@
 //! Who to trace: processes that map NCCL, and what their library file says of itself.
+//!
+//! Owns: `/proc`, ELF, DWARF. Must not: attach, judge.
+
+pub mod dwarf;
+pub mod elf;
+pub mod exit;
+pub mod layout;
+pub mod process;
+pub mod state;

@@ -1,0 +1,14 @@
+//! The closed loop: discover, attach, drain, judge. `watch`, `diagnose` and `agent` all run this one.
+//!
+//! Owns: the wiring. Sees all modules.
+
+mod clock;
+mod discovery;
+mod exits;
+mod library;
+mod look;
+pub mod snapshot;
+mod tracer;
+
+pub use library::Library;
+pub use tracer::{Notice, Options, Tracer, hostname};

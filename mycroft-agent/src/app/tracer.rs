@@ -1,0 +1,371 @@
+//! The loop's state and its steps.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::PathBuf,
+    sync::Arc,
+    time::Duration,
+};
+
+use anyhow::Result;
+use mycroft_common::counters::Counter;
+use tokio::{
+    sync::mpsc,
+    time::{Interval, MissedTickBehavior, interval},
+};
+
+use super::{
+    Library, clock,
+    discovery::{Discovery, Found},
+    exits::{Ended, Exits},
+    library::FileKey,
+    look,
+    snapshot::{self, Counts, Tally},
+};
+use crate::{
+    graph::WaitGraph,
+    ingest::{Decoder, reconcile},
+    model::{
+        Body, Event, Exit, HostId, ProcId, Process, State,
+        ids::{Nanos, SECOND},
+        rhythm::Patience,
+    },
+    probe::{LibIndex, Prober, Ring, Settings},
+    report::metrics::Snapshot,
+    rules::{Change, Engine, suspect},
+};
+
+/// Between two looks at the ring when the kernel does not wake us. At 50,000 operations a second a look
+/// finds 320 KB, a twelfth of the ring.
+const DRAIN_EVERY: Duration = Duration::from_millis(50);
+/// Between two judgements.
+const JUDGE_EVERY: Duration = Duration::from_millis(250);
+/// Between two looks at the state of every traced process.
+const LOOK_EVERY: Nanos = SECOND;
+/// Records taken at one go, so that a flood of events does not starve the rest of the loop.
+const BATCH: usize = 65_536;
+
+/// How to trace.
+#[derive(Clone, Debug)]
+pub struct Options {
+    pub settings: Settings,
+    pub patience: Patience,
+    /// Trace only these processes; empty: all.
+    pub only: BTreeSet<u32>,
+    /// Where layouts are cached; `None`: nowhere.
+    pub cache: Option<PathBuf>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { settings: Settings::default(), patience: Patience::default(), only: BTreeSet::new(), cache: None }
+    }
+}
+
+/// Something to tell.
+#[derive(Clone, Debug)]
+pub enum Notice {
+    /// Probes sit on a library file.
+    Attached(Arc<Library>),
+    /// A library can't be traced, or only in part.
+    Limited { path: String, why: String },
+    /// A process that maps NCCL was found.
+    Process(Box<Process>),
+    /// A traced process ended.
+    Ended { pid: u32, exit: Exit },
+    /// Verdicts changed.
+    Verdict(Box<Change>),
+    /// Events were lost.
+    Lost(u64),
+}
+
+/// Everything that runs.
+#[derive(Debug)]
+pub struct Tracer {
+    prober: Prober,
+    ring: Ring,
+    state: State,
+    engine: Engine,
+    decoder: Decoder,
+    only: BTreeSet<u32>,
+    found: mpsc::Receiver<Found>,
+    discovery: Discovery,
+    exits: Exits,
+    ended: mpsc::UnboundedReceiver<Ended>,
+    libraries: BTreeMap<FileKey, Option<LibIndex>>,
+    /// Processes under watch; `true` if their library could not be attached.
+    watched: BTreeMap<u32, bool>,
+    drain_tick: Interval,
+    judge_tick: Interval,
+    last_look: Nanos,
+    lost_seen: u64,
+    tally: Tally,
+    counts: Counts,
+    /// Time of the last attach.
+    pub attached_at: Nanos,
+}
+
+impl Tracer {
+    /// Loads the programs and starts the search for processes. Must be called within a tokio runtime.
+    ///
+    /// # Errors
+    /// Without the privileges, or where the kernel refuses; the message says what to do.
+    pub fn start(options: Options) -> Result<Self> {
+        let settings = Settings { listed_only: !options.only.is_empty(), ..options.settings };
+        let (prober, ring) = Prober::load(settings)?;
+        let (exits, ended) = Exits::new();
+        let (discovery, found) = Discovery::start(options.cache)?;
+        let mut state = State::default();
+        let now = clock::now();
+        state.apply(&Event { ts: now, body: Body::Host { host: HostId(0), name: hostname() } });
+        Ok(Self {
+            prober,
+            ring,
+            state,
+            engine: Engine::new(options.patience),
+            decoder: Decoder { host: HostId(0) },
+            only: options.only,
+            found,
+            discovery,
+            exits,
+            ended,
+            libraries: BTreeMap::new(),
+            watched: BTreeMap::new(),
+            drain_tick: ticks(DRAIN_EVERY),
+            judge_tick: ticks(JUDGE_EVERY),
+            last_look: 0,
+            lost_seen: 0,
+            tally: Tally::default(),
+            counts: Counts::default(),
+            attached_at: now,
+        })
+    }
+
+    #[must_use]
+    pub fn state(&self) -> &State {
+        &self.state
+    }
+
+    #[must_use]
+    pub fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// Whether the first search for processes is done.
+    #[must_use]
+    pub fn searched(&self) -> bool {
+        self.discovery.searched()
+    }
+
+    /// Living processes that map NCCL and can't be traced.
+    #[must_use]
+    pub fn blind(&self) -> usize {
+        self.watched.values().filter(|blind| **blind).count()
+    }
+
+    #[must_use]
+    pub fn metrics(&self) -> Snapshot {
+        let libraries = self.libraries.values().flatten().count() as u64;
+        let counts = Counts { libraries, blind: self.blind() as u64, ..self.counts };
+        snapshot::metrics(&self.prober, &self.state, &self.engine, &self.tally, counts)
+    }
+
+    /// Waits for the next input and handles it.
+    ///
+    /// # Errors
+    /// If the ring buffer can't be waited for any more.
+    pub async fn next(&mut self) -> Result<Vec<Notice>> {
+        let mut notices = Vec::new();
+        tokio::select! {
+            woken = self.ring.woken() => {
+                woken?;
+                self.drain(&mut notices);
+            }
+            _ = self.drain_tick.tick() => self.drain(&mut notices),
+            _ = self.judge_tick.tick() => {
+                self.drain(&mut notices);
+                self.judge(&mut notices);
+            }
+            Some(found) = self.found.recv() => self.discovered(found, &mut notices),
+            Some(ended) = self.ended.recv() => {
+                // What it did last comes before its end.
+                self.drain(&mut notices);
+                self.process_ended(ended, &mut notices);
+            }
+        }
+        Ok(notices)
+    }
+
+    fn drain(&mut self, notices: &mut Vec<Notice>) {
+        let Self { ring, decoder, state, tally, counts, watched, .. } = self;
+        let mut strangers = BTreeSet::new();
+        ring.drain(BATCH, |bytes| {
+            counts.events += 1;
+            match decoder.decode(bytes) {
+                Ok(event) => {
+                    if let Some(header) = Decoder::header(bytes)
+                        && !watched.contains_key(&header.pid)
+                    {
+                        strangers.insert(header.pid);
+                    }
+                    if let Body::Op(op) = &event.body {
+                        tally.add(op);
+                    }
+                    state.apply(&event);
+                }
+                Err(e) => {
+                    counts.undecodable += 1;
+                    tracing::debug!(error = %e, "record dropped");
+                }
+            }
+        });
+        for pid in strangers {
+            self.welcome(pid, notices);
+        }
+        self.mend_loss(notices);
+    }
+
+    /// A process that called NCCL before the search came upon it.
+    fn welcome(&mut self, pid: u32, notices: &mut Vec<Notice>) {
+        self.watched.insert(pid, false);
+        let process = look::process(ProcId { host: HostId(0), pid });
+        self.process_seen(process, notices);
+        self.discovery.poke();
+    }
+
+    fn process_seen(&mut self, process: Process, notices: &mut Vec<Notice>) {
+        let pid = process.id.pid;
+        self.state.apply(&Event { ts: clock::now(), body: Body::ProcessSeen(Box::new(process.clone())) });
+        notices.push(Notice::Process(Box::new(process)));
+        self.exits.watch(pid);
+    }
+
+    /// After a loss, takes the newest state of each communicator from the kernel's copy.
+    fn mend_loss(&mut self, notices: &mut Vec<Notice>) {
+        let lost = self.prober.counter(Counter::RingFull);
+        if lost == self.lost_seen {
+            return;
+        }
+        let fresh = lost - self.lost_seen;
+        self.lost_seen = lost;
+        for event in reconcile::events(HostId(0), fresh, clock::now(), &self.prober.comm_states()) {
+            self.state.apply(&event);
+        }
+        for (proc, tid) in self.state.open_groups() {
+            if self.prober.group_state(tid).is_none_or(|g| g.depth == 0) {
+                self.state.apply(&Event { ts: clock::now(), body: Body::GroupEnd { proc, tid } });
+            }
+        }
+        notices.push(Notice::Lost(fresh));
+    }
+
+    fn judge(&mut self, notices: &mut Vec<Notice>) {
+        self.state.apply(&Event { ts: clock::now(), body: Body::Tick });
+        self.look();
+        notices.extend(self.engine.evaluate(&self.state).into_iter().map(|c| Notice::Verdict(Box::new(c))));
+    }
+
+    /// Looks at suspects at every judgement and at everybody once a second: a stopped process is a finding
+    /// even when nobody visibly waits for it.
+    fn look(&mut self) {
+        let now = self.state.now;
+        let mut whom: BTreeMap<ProcId, u32> =
+            suspect::suspects(&self.state, &WaitGraph::build(&self.state)).into_iter().collect();
+        if now.saturating_sub(self.last_look) >= LOOK_EVERY {
+            self.last_look = now;
+            for p in self.state.processes.values().filter(|p| p.alive()) {
+                let tid = self.state.memberships(p.id).map(|(_, m)| m.tid).next().unwrap_or(p.id.pid);
+                whom.entry(p.id).or_insert(tid);
+            }
+        }
+        for (proc, tid) in whom {
+            if let Some(activity) = look::activity(proc.pid, tid, clock::now()) {
+                let body = Body::ProcessActivity { proc, activity: Box::new(activity) };
+                self.state.apply(&Event { ts: clock::now(), body });
+            }
+        }
+    }
+
+    fn discovered(&mut self, found: Found, notices: &mut Vec<Notice>) {
+        match found {
+            Found::Process { process, library } => {
+                let pid = process.id.pid;
+                if !self.only.is_empty() && !self.only.contains(&pid) {
+                    return;
+                }
+                let lib = match library {
+                    Ok(library) => self.attach(&library, notices),
+                    Err((path, why)) => {
+                        notices.push(Notice::Limited { path, why });
+                        None
+                    }
+                };
+                let known = self.watched.insert(pid, lib.is_none()).is_some();
+                if let Some(lib) = lib
+                    && let Err(e) = self.prober.adopt(pid, lib, true)
+                {
+                    tracing::warn!(pid, error = %e, "can't adopt");
+                }
+                if known {
+                    self.state.apply(&Event { ts: clock::now(), body: Body::ProcessSeen(process) });
+                } else {
+                    self.process_seen(*process, notices);
+                }
+            }
+            Found::Replaced { pid } => {
+                self.drain(notices);
+                if self.watched.contains_key(&pid) {
+                    self.process_ended(Ended { pid, exit: Exit::Replaced }, notices);
+                }
+            }
+        }
+    }
+
+    fn attach(&mut self, library: &Arc<Library>, notices: &mut Vec<Notice>) -> Option<LibIndex> {
+        if let Some(known) = self.libraries.get(&library.key) {
+            return *known;
+        }
+        let index = if library.plan.sees_operations() {
+            match self.prober.attach(&library.file, &library.plan) {
+                Ok(index) => {
+                    self.attached_at = clock::now();
+                    notices.push(Notice::Attached(library.clone()));
+                    Some(index)
+                }
+                Err(e) => {
+                    notices.push(Notice::Limited { path: library.path.clone(), why: e.to_string() });
+                    None
+                }
+            }
+        } else {
+            None
+        };
+        for why in &library.problems {
+            notices.push(Notice::Limited { path: library.path.clone(), why: why.clone() });
+        }
+        self.libraries.insert(library.key, index);
+        index
+    }
+
+    fn process_ended(&mut self, ended: Ended, notices: &mut Vec<Notice>) {
+        let proc = ProcId { host: HostId(0), pid: ended.pid };
+        if self.watched.remove(&ended.pid).is_none() {
+            return;
+        }
+        self.prober.forget(ended.pid);
+        self.state.apply(&Event { ts: clock::now(), body: Body::ProcessGone { proc, exit: ended.exit } });
+        notices.push(Notice::Ended { pid: ended.pid, exit: ended.exit });
+    }
+}
+
+fn ticks(every: Duration) -> Interval {
+    let mut ticks = interval(every);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    ticks
+}
+
+/// This host's name, as `uname -n` gives it.
+#[must_use]
+pub fn hostname() -> String {
+    nix::sys::utsname::uname().map_or_else(|_| "?".to_owned(), |u| u.nodename().to_string_lossy().into_owned())
+}
