@@ -1,0 +1,241 @@
+//! The ring collectives: in which order a rank takes, combines and passes on its chunks.
+
+use super::combine::Reduction;
+use super::conn::{Aborted, Block, Cut, End, SIMPLE, Step, Way};
+use super::func::{Coll, Function};
+use super::place::Field;
+
+/// A channel's part of a collective, in elements.
+pub(super) struct Part {
+    pub(super) send: *const u8,
+    pub(super) recv: *mut u8,
+    pub(super) root: i32,
+    /// Elements of the whole collective, per rank.
+    pub(super) count: usize,
+    /// Where the part begins, how long it is, and how long a chunk of it.
+    pub(super) offset: usize,
+    pub(super) len: usize,
+    pub(super) chunk: usize,
+    /// Chunk of the last, short round; worked out if the launch does not say.
+    pub(super) last_chunk: Option<usize>,
+    pub(super) op: Reduction,
+}
+
+struct Ring<'b, 'a> {
+    block: &'b Block<'a>,
+    part: &'b Part,
+    cut: Cut,
+    from: End<'a>,
+    to: End<'a>,
+}
+
+/// Does one rank's side of `part`.
+pub(super) fn run(block: &Block<'_>, function: Function, part: &Part) -> Result<(), Aborted> {
+    let layout = block.layout;
+    let (slices, steps) = if matches!(function.coll, Coll::Broadcast | Coll::Reduce) {
+        (1, 1)
+    } else {
+        (2, 2)
+    };
+    let step_bytes = block.comm.get(layout.comm.buffer_sizes.nth(SIMPLE)) as usize / 8;
+    let cut = Cut {
+        slices,
+        steps,
+        step_bytes,
+    };
+    let prev = block.channel.get(layout.channel.prev);
+    let next = block.channel.get(layout.channel.next);
+    let mut ring = Ring {
+        block,
+        part,
+        cut,
+        from: End::open(block, prev, Way::Recv, 0, cut.unit()),
+        to: End::open(block, next, Way::Send, 0, cut.unit()),
+    };
+    // SAFETY: the launch's buffers are valid for its counts, as NCCL requires of its caller.
+    let result = unsafe {
+        if function.coll == Coll::AllReduce {
+            ring.all_reduce()
+        } else {
+            ring.chunk_by_chunk(function.coll)
+        }
+    };
+    ring.from.close();
+    ring.to.close();
+    result
+}
+
+impl Ring<'_, '_> {
+    fn input(&self, at: usize) -> *const u8 {
+        self.part.send.wrapping_add(at * self.part.op.elem.size())
+    }
+
+    fn output(&self, at: usize) -> *mut u8 {
+        self.part.recv.wrapping_add(at * self.part.op.elem.size())
+    }
+
+    /// The user's rank `distance` places on in the ring.
+    fn user_rank(&self, distance: usize) -> usize {
+        let ranks = self.block.channel.follow(self.block.layout.channel.user_ranks);
+        ranks.get(Field::<i32>::new(0).nth(distance)) as usize
+    }
+
+    /// One step: `arrive` and `pass` say whether it takes from the previous and gives to the next rank.
+    ///
+    /// # Safety
+    /// The buffers are valid for `n` elements.
+    unsafe fn step(
+        &mut self,
+        arrive: bool,
+        pass: bool,
+        input: Option<*const u8>,
+        output: Option<*mut u8>,
+        n: usize,
+    ) -> Result<(), Aborted> {
+        let finish = arrive && input.is_some() && output.is_some();
+        let (from, to) = (arrive.then_some(&mut self.from), pass.then_some(&mut self.to));
+        let step = Step {
+            from,
+            to,
+            input,
+            output,
+            finish,
+        };
+        // SAFETY: by this function's contract.
+        unsafe { step.run(self.block, &self.part.op, self.cut, n) }
+    }
+
+    /// # Safety
+    /// The part's buffers are valid for its counts.
+    unsafe fn all_reduce(&mut self) -> Result<(), Aborted> {
+        let ranks = self.block.ranks as usize;
+        let index = self.block.channel.get(self.block.layout.channel.index) as usize;
+        let part = self.part;
+        let (round, grain) = (ranks * part.chunk, 16 / part.op.elem.size());
+        for begin in (0..part.len).step_by(round.max(1)) {
+            let left = part.len - begin;
+            let chunk = if left >= round {
+                part.chunk
+            } else {
+                part.last_chunk
+                    .unwrap_or_else(|| left.div_ceil(ranks).next_multiple_of(grain))
+            };
+            // where the chunk lies that has come `hops` ranks, and how long it is
+            let locate = |hops: usize| {
+                let at = (index + ranks - hops) % ranks * chunk;
+                (part.offset + begin + at, left.saturating_sub(at).min(chunk))
+            };
+            // SAFETY: `locate` stays inside the part.
+            unsafe {
+                let (at, n) = locate(1);
+                self.step(false, true, Some(self.input(at)), None, n)?;
+                for hops in 2..ranks {
+                    let (at, n) = locate(hops);
+                    self.step(true, true, Some(self.input(at)), None, n)?;
+                }
+                let (at, n) = locate(0);
+                self.step(true, true, Some(self.input(at)), Some(self.output(at)), n)?;
+                for hops in 1..ranks - 1 {
+                    let (at, n) = locate(hops);
+                    self.step(true, true, None, Some(self.output(at)), n)?;
+                }
+                let (at, n) = locate(ranks - 1);
+                self.step(true, false, None, Some(self.output(at)), n)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// # Safety
+    /// The part's buffers are valid for its counts.
+    unsafe fn chunk_by_chunk(&mut self, coll: Coll) -> Result<(), Aborted> {
+        let (len, chunk) = (self.part.len, self.part.chunk.max(1));
+        for begin in (0..len).step_by(chunk) {
+            let (at, n) = (self.part.offset + begin, chunk.min(len - begin));
+            // SAFETY: the chunk lies inside the part.
+            unsafe {
+                match coll {
+                    Coll::AllGather => self.all_gather(at, n)?,
+                    Coll::ReduceScatter => self.reduce_scatter(at, n)?,
+                    Coll::Broadcast => self.broadcast(at, n)?,
+                    Coll::Reduce => self.reduce(at, n)?,
+                    Coll::AllReduce | Coll::SendRecv => super::unsupported("this is no collective in chunks"),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// # Safety
+    /// The buffers are valid for the chunk, in every rank's share.
+    unsafe fn all_gather(&mut self, at: usize, n: usize) -> Result<(), Aborted> {
+        let ranks = self.block.ranks as usize;
+        let share = |ring: &Self, distance: usize| ring.output(at + ring.user_rank(distance) * ring.part.count);
+        let (input, own) = (self.input(at), share(self, 0));
+        // SAFETY: by this function's contract.
+        unsafe {
+            self.step(false, true, Some(input), (input != own.cast_const()).then_some(own), n)?;
+            for hops in 1..ranks - 1 {
+                let output = share(self, ranks - hops);
+                self.step(true, true, None, Some(output), n)?;
+            }
+            let output = share(self, 1);
+            self.step(true, false, None, Some(output), n)
+        }
+    }
+
+    /// # Safety
+    /// The buffers are valid for the chunk, in every rank's share.
+    unsafe fn reduce_scatter(&mut self, at: usize, n: usize) -> Result<(), Aborted> {
+        let ranks = self.block.ranks as usize;
+        let share = |ring: &Self, distance: usize| ring.input(at + ring.user_rank(distance) * ring.part.count);
+        // SAFETY: by this function's contract.
+        unsafe {
+            let input = share(self, ranks - 1);
+            self.step(false, true, Some(input), None, n)?;
+            for hops in 2..ranks {
+                let input = share(self, ranks - hops);
+                self.step(true, true, Some(input), None, n)?;
+            }
+            let (input, output) = (share(self, 0), self.output(at));
+            self.step(true, false, Some(input), Some(output), n)
+        }
+    }
+
+    /// # Safety
+    /// The buffers are valid for the chunk.
+    unsafe fn broadcast(&mut self, at: usize, n: usize) -> Result<(), Aborted> {
+        let (input, output, root) = (self.input(at), self.output(at), self.part.root);
+        // SAFETY: by this function's contract.
+        unsafe {
+            if self.block.rank == root {
+                self.step(
+                    false,
+                    true,
+                    Some(input),
+                    (input != output.cast_const()).then_some(output),
+                    n,
+                )
+            } else {
+                let last = self.user_rank(1) == root as usize;
+                self.step(true, !last, None, Some(output), n)
+            }
+        }
+    }
+
+    /// # Safety
+    /// The buffers are valid for the chunk.
+    unsafe fn reduce(&mut self, at: usize, n: usize) -> Result<(), Aborted> {
+        let (input, root) = (self.input(at), self.part.root);
+        // SAFETY: by this function's contract.
+        unsafe {
+            if self.block.rank == root {
+                let output = self.output(at);
+                self.step(true, false, Some(input), Some(output), n)
+            } else {
+                let first = self.user_rank(self.block.ranks as usize - 1) == root as usize;
+                self.step(!first, true, Some(input), None, n)
+            }
+        }
+    }
+}

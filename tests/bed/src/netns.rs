@@ -1,0 +1,108 @@
+//! A network namespace per host, their links on one bridge. Needs root.
+
+use std::fs::File;
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use anyhow::{Context, Result, bail};
+
+/// The hosts of one job; removed when dropped.
+#[derive(Debug)]
+pub(crate) struct Hosts {
+    run: String,
+    count: usize,
+}
+
+/// Runs `ip` with these words.
+fn ip(words: &str) -> Result<String> {
+    let out = Command::new("ip")
+        .args(words.split_whitespace())
+        .output()
+        .context("ip")?;
+    if !out.status.success() {
+        bail!("ip {words}: {}", String::from_utf8_lossy(&out.stderr).trim());
+    }
+    Ok(String::from_utf8_lossy(&out.stdout).into_owned())
+}
+
+/// Prefix of all names; then the harness's process and a number.
+const PREFIX: &str = "mb";
+
+impl Hosts {
+    pub(crate) fn new(count: usize) -> Result<Hosts> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        remove_leftovers();
+        let run = format!(
+            "{PREFIX}{}x{}",
+            std::process::id(),
+            NEXT.fetch_add(1, Ordering::Relaxed)
+        );
+        let hosts = Hosts { run, count };
+        hosts.set_up().context("network namespaces (root is needed)")?;
+        Ok(hosts)
+    }
+
+    fn set_up(&self) -> Result<()> {
+        let run = &self.run;
+        ip(&format!("link add {run} type bridge"))?;
+        ip(&format!("link set {run} up"))?;
+        for host in 0..self.count {
+            let (space, link) = (self.space(host), self.link(host));
+            ip(&format!("netns add {space}"))?;
+            ip(&format!("link add {link} type veth peer name eth0 netns {space}"))?;
+            ip(&format!("link set {link} master {run} up"))?;
+            ip(&format!("-n {space} addr add 10.77.0.{}/24 dev eth0", host + 1))?;
+            ip(&format!("-n {space} link set eth0 up"))?;
+            ip(&format!("-n {space} link set lo up"))?;
+        }
+        Ok(())
+    }
+
+    fn space(&self, host: usize) -> String {
+        format!("{}-{host}", self.run)
+    }
+
+    fn link(&self, host: usize) -> String {
+        format!("{}r{host}", self.run)
+    }
+
+    /// The namespace as a file, to enter it.
+    pub(crate) fn open(&self, host: usize) -> Result<File> {
+        let path = Path::new("/run/netns").join(self.space(host));
+        File::open(&path).with_context(|| path.display().to_string())
+    }
+
+    pub(crate) fn set_link(&self, host: usize, up: bool) -> Result<()> {
+        ip(&format!(
+            "link set {} {}",
+            self.link(host),
+            if up { "up" } else { "down" }
+        ))
+        .map(|_| ())
+    }
+}
+
+impl Drop for Hosts {
+    fn drop(&mut self) {
+        // a link goes with its namespace; what was not set up is not there
+        for host in 0..self.count {
+            drop(ip(&format!("netns del {}", self.space(host))));
+        }
+        drop(ip(&format!("link del {}", self.run)));
+    }
+}
+
+/// Removes what a harness left that was killed: its process is gone.
+fn remove_leftovers() {
+    let owner = |name: &str| -> Option<u32> { name.strip_prefix(PREFIX)?.split('x').next()?.parse().ok() };
+    let dead = |name: &&str| owner(name).is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists());
+    let spaces = ip("netns list").unwrap_or_default();
+    for space in spaces.lines().filter_map(|l| l.split_whitespace().next()).filter(dead) {
+        drop(ip(&format!("netns del {space}")));
+    }
+    let bridges = ip("-brief link show type bridge").unwrap_or_default();
+    for bridge in bridges.lines().filter_map(|l| l.split_whitespace().next()).filter(dead) {
+        drop(ip(&format!("link del {bridge}")));
+    }
+}
