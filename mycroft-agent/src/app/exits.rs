@@ -53,7 +53,7 @@ async fn wait(pid: u32, fd: OwnedFd, sender: mpsc::UnboundedSender<Ended>) {
         tracing::warn!(pid, error = %e, "can't watch for its end");
         return;
     }
-    let exit = match exit::exit_status(fd.get_ref()) {
+    let exit = match exit::exit_status(fd.get_ref(), pid) {
         Some(s) => match s.signal {
             Some(signal) => Exit::Signal(signal),
             None => Exit::Code(s.code),

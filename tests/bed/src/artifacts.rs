@@ -12,11 +12,7 @@ pub(crate) fn find(name: &str) -> Result<PathBuf> {
     let mut folders: Vec<PathBuf> = std::env::var_os("BED_BIN_DIR").map(PathBuf::from).into_iter().collect();
     let exe = std::env::current_exe().context("this program's own path")?;
     let here = exe.parent().unwrap_or(Path::new("/"));
-    let here = if here.file_name().is_some_and(|n| n == "deps") {
-        here.parent().unwrap_or(here)
-    } else {
-        here
-    };
+    let here = if here.file_name().is_some_and(|n| n == "deps") { here.parent().unwrap_or(here) } else { here };
     folders.push(here.to_owned());
     folders.extend(["release", "debug"].map(|profile| here.with_file_name(profile)));
     let found = folders.iter().map(|f| f.join(name)).find(|p| p.is_file());

@@ -117,11 +117,7 @@ impl Builder {
             self.gpus_per_proc >= 1 && self.ranks.is_multiple_of(self.gpus_per_proc),
             "ranks do not fill processes"
         );
-        ensure!(
-            (1..=control::MAX_COMMS).contains(&self.comms),
-            "at most {} communicators",
-            control::MAX_COMMS
-        );
+        ensure!((1..=control::MAX_COMMS).contains(&self.comms), "at most {} communicators", control::MAX_COMMS);
         let folder = tempfile::Builder::new().prefix("mycroft-bed-").tempdir()?;
         let dir = folder.path().to_owned();
         fs::write(dir.join("layout"), layout::of_library(&library, &self.nccl)?.as_bytes())?;
@@ -140,10 +136,7 @@ impl Builder {
             config: self,
         };
         for fault in job.config.faults.clone() {
-            ensure!(
-                !job.needs_process(fault),
-                "{fault:?} can only be injected into a running job"
-            );
+            ensure!(!job.needs_process(fault), "{fault:?} can only be injected into a running job");
             job.inject(fault)?;
         }
         for process in 0..processes {
@@ -209,20 +202,8 @@ impl Job {
             .args(["--first-rank".to_owned(), (process * c.gpus_per_proc).to_string()])
             .args(["--ranks-here".to_owned(), c.gpus_per_proc.to_string()])
             .args(["--comms".to_owned(), c.comms.to_string()])
-            .args([
-                "--op",
-                c.op.name(),
-                "--dtype",
-                c.dtype.name(),
-                "--redop",
-                c.redop.name(),
-            ])
-            .args([
-                "--root".to_owned(),
-                c.root.to_string(),
-                "--count".to_owned(),
-                c.count.to_string(),
-            ])
+            .args(["--op", c.op.name(), "--dtype", c.dtype.name(), "--redop", c.redop.name()])
+            .args(["--root".to_owned(), c.root.to_string(), "--count".to_owned(), c.count.to_string()])
             .args(["--iters".to_owned(), c.iters.to_string()])
             .args(["--pause-us".to_owned(), c.pause.as_micros().to_string()])
             .args(["--timeout-s".to_owned(), c.timeout.as_secs().max(1).to_string()]);
@@ -231,11 +212,7 @@ impl Job {
         }
         self.set_environment(&mut command, process)?;
         let log = fs::File::create(self.log_path(process))?;
-        command
-            .stdin(Stdio::null())
-            .stdout(log.try_clone()?)
-            .stderr(log)
-            .current_dir(&self.dir);
+        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).current_dir(&self.dir);
         if let Some(hosts) = &self.hosts {
             let space = hosts.open(process)?;
             // SAFETY: the closure makes one system call and allocates only to report that it failed.
@@ -309,9 +286,7 @@ impl Job {
     /// Everything every process has printed.
     pub fn logs(&self) -> Vec<String> {
         let read = |process| fs::read(self.log_path(process)).unwrap_or_default();
-        (0..self.processes.len())
-            .map(|p| String::from_utf8_lossy(&read(p)).into_owned())
-            .collect()
+        (0..self.processes.len()).map(|p| String::from_utf8_lossy(&read(p)).into_owned()).collect()
     }
 
     fn needs_process(&self, fault: Fault) -> bool {
@@ -335,10 +310,7 @@ impl Job {
             Fault::Stop { .. } => self.signal(rank, libc::SIGSTOP)?,
             Fault::Cont { .. } => self.signal(rank, libc::SIGCONT)?,
             Fault::StarveProxy { .. } => {
-                ensure!(
-                    self.config.thread_names,
-                    "starving a proxy thread needs thread_names(true)"
-                );
+                ensure!(self.config.thread_names, "starving a proxy thread needs thread_names(true)");
                 let nth = rank % self.config.gpus_per_proc;
                 let tid = starve::find_thread(self.rank(rank).pid(), "NCCL Progress", nth)?;
                 self.starved.borrow_mut().push(starve::starve(tid)?);
@@ -351,26 +323,18 @@ impl Job {
     fn signal(&self, rank: usize, signal: i32) -> Result<()> {
         // SAFETY: the process is our child and not yet waited for, so the number is still its own.
         let rc = unsafe { libc::kill(self.rank(rank).pid() as i32, signal) };
-        ensure!(
-            rc == 0,
-            "signal {signal} to rank {rank}: {}",
-            io::Error::last_os_error()
-        );
+        ensure!(rc == 0, "signal {signal} to rank {rank}: {}", io::Error::last_os_error());
         Ok(())
     }
 
     /// Waits until every rank has completed `n` iterations.
     pub fn wait_iteration(&self, n: u64, timeout: Duration) -> Result<()> {
-        self.wait_for(timeout, &format!("iteration {n}"), |job| {
-            job.ranks().all(|r| r.completed() >= n)
-        })
+        self.wait_for(timeout, &format!("iteration {n}"), |job| job.ranks().all(|r| r.completed() >= n))
     }
 
     /// Waits until every rank has its communicators.
     pub fn wait_running(&self, timeout: Duration) -> Result<()> {
-        self.wait_for(timeout, "all ranks running", |job| {
-            job.ranks().all(|r| r.phase() >= Phase::Running)
-        })
+        self.wait_for(timeout, "all ranks running", |job| job.ranks().all(|r| r.phase() >= Phase::Running))
     }
 
     /// Waits until no rank has completed an iteration for `quiet`, and returns what each has completed.
@@ -394,11 +358,7 @@ impl Job {
         while !done(self) {
             let ended: Vec<_> = self.ended().into_iter().flatten().filter(|s| !s.success()).collect();
             if begin.elapsed() > timeout || !ended.is_empty() {
-                bail!(
-                    "waiting for {what} for {:.1} s: {}",
-                    begin.elapsed().as_secs_f64(),
-                    self.describe()
-                );
+                bail!("waiting for {what} for {:.1} s: {}", begin.elapsed().as_secs_f64(), self.describe());
             }
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -408,10 +368,7 @@ impl Job {
     /// Where every rank is, and the end of what it printed.
     pub fn describe(&self) -> String {
         let mut text = String::new();
-        for (rank, status) in self
-            .ranks()
-            .zip(self.ended().iter().flat_map(|s| vec![*s; self.config.gpus_per_proc]))
-        {
+        for (rank, status) in self.ranks().zip(self.ended().iter().flat_map(|s| vec![*s; self.config.gpus_per_proc])) {
             text += &format!(
                 "\nrank {}: {:?}, entered {}, completed {}, {} wrong",
                 rank.index,
@@ -433,10 +390,7 @@ impl Job {
     }
 
     fn ended(&self) -> Vec<Option<ExitStatus>> {
-        self.processes
-            .iter()
-            .map(|p| p.borrow_mut().try_wait().ok().flatten())
-            .collect()
+        self.processes.iter().map(|p| p.borrow_mut().try_wait().ok().flatten()).collect()
     }
 
     /// Lets every rank end at the same iteration, and cleanly.
@@ -454,11 +408,7 @@ impl Job {
             if let Some(all) = ended.iter().copied().collect::<Option<Vec<_>>>() {
                 return Ok(all);
             }
-            ensure!(
-                begin.elapsed() < timeout,
-                "still running after {timeout:?}: {}",
-                self.describe()
-            );
+            ensure!(begin.elapsed() < timeout, "still running after {timeout:?}: {}", self.describe());
             std::thread::sleep(Duration::from_millis(5));
         }
     }

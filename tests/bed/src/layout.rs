@@ -46,11 +46,7 @@ const COMMON: &[Struct] = &[
             ("channels", PTR),
         ],
     },
-    Struct {
-        names: &["ncclDevChannelPeer"],
-        short: "peer",
-        fields: &[("send", Any), ("recv", Any)],
-    },
+    Struct { names: &["ncclDevChannelPeer"], short: "peer", fields: &[("send", Any), ("recv", Any)] },
     Struct {
         names: &["ncclConnInfo"],
         short: "conn",
@@ -80,11 +76,7 @@ const CHANNEL: &[(&str, Want)] = &[
 
 /// From 2.23 on.
 const BATCHES: &[Struct] = &[
-    Struct {
-        names: &["ncclDevChannel"],
-        short: "channel",
-        fields: &[("workCounter", Bytes(8))],
-    },
+    Struct { names: &["ncclDevChannel"], short: "channel", fields: &[("workCounter", Bytes(8))] },
     Struct {
         names: &["ncclDevKernelArgs"],
         short: "args",
@@ -157,11 +149,7 @@ const BATCHES: &[Struct] = &[
 
 /// Up to 2.22.
 const OLD_WORKS: &[Struct] = &[
-    Struct {
-        names: &["ncclDevChannel"],
-        short: "channel",
-        fields: &[("workFifoDone", PTR)],
-    },
+    Struct { names: &["ncclDevChannel"], short: "channel", fields: &[("workFifoDone", PTR)] },
     Struct {
         names: &["ncclWork"],
         short: "work",
@@ -234,23 +222,12 @@ fn code(version: &str) -> Result<u32> {
 pub fn of_library(library: &Path, version: &str) -> Result<Arc<str>> {
     type Known = Mutex<HashMap<PathBuf, Arc<str>>>;
     static KNOWN: OnceLock<Known> = OnceLock::new();
-    let mut known = KNOWN
-        .get_or_init(Known::default)
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner);
+    let mut known = KNOWN.get_or_init(Known::default).lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(text) = known.get(library) {
         return Ok(Arc::clone(text));
     }
-    let works = if code(version)? >= FIRST_BATCHES {
-        BATCHES
-    } else {
-        OLD_WORKS
-    };
-    let channel = Struct {
-        names: &["ncclDevChannel"],
-        short: "channel",
-        fields: CHANNEL,
-    };
+    let works = if code(version)? >= FIRST_BATCHES { BATCHES } else { OLD_WORKS };
+    let channel = Struct { names: &["ncclDevChannel"], short: "channel", fields: CHANNEL };
     let structs: Vec<&Struct> = COMMON.iter().chain([&channel]).chain(works).collect();
     let text: Arc<str> = describe(library, version, &structs)?.into();
     known.insert(library.to_owned(), Arc::clone(&text));
@@ -312,11 +289,7 @@ impl Debug {
                 ["F", name, path, at, size, low, width] => {
                     let width: u64 = width.parse()?;
                     let bits = (width > 0).then(|| low.parse().map(|low| (low, width))).transpose()?;
-                    let found = Found {
-                        at: at.parse()?,
-                        size: size.parse()?,
-                        bits,
-                    };
+                    let found = Found { at: at.parse()?, size: size.parse()?, bits };
                     all.entry(name.to_owned()).or_default().1.insert(path.to_owned(), found);
                 }
                 _ => {}

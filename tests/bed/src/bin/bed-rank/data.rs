@@ -47,11 +47,7 @@ impl Plan {
     }
 
     pub(crate) fn fill(&self, buffer: &mut [u8], rank: usize, iteration: u64) {
-        for (i, element) in buffer
-            .chunks_exact_mut(self.dtype.size())
-            .take(self.lengths().0)
-            .enumerate()
-        {
+        for (i, element) in buffer.chunks_exact_mut(self.dtype.size()).take(self.lengths().0).enumerate() {
             encode(self.dtype, self.input(rank, iteration, i), element);
         }
     }
@@ -99,11 +95,7 @@ impl Plan {
         }
         let tolerance = self.tolerance();
         let (mut wrong, mut first) = (0, None);
-        for (i, element) in buffer
-            .chunks_exact(self.dtype.size())
-            .take(self.lengths().1)
-            .enumerate()
-        {
+        for (i, element) in buffer.chunks_exact(self.dtype.size()).take(self.lengths().1).enumerate() {
             let (got, want) = (decode(self.dtype, element), self.expected(rank, iteration, i));
             // a NaN is wrong, too
             let right = (got - want).abs() <= tolerance;

@@ -24,35 +24,19 @@ struct Buffers {
 /// Whether all data were right.
 pub(crate) fn run(args: &Args, api: &Api, control: &Control, device: usize) -> Result<bool> {
     let (rank, ranks) = (args.first_rank + device, control.ranks());
-    let plan = Plan {
-        op: args.op,
-        dtype: args.dtype,
-        redop: args.redop,
-        count: args.count,
-        ranks,
-        root: args.root,
-    };
+    let plan = Plan { op: args.op, dtype: args.dtype, redop: args.redop, count: args.count, ranks, root: args.root };
     api.set_device(device)?;
     control.set_phase(rank, Phase::Connecting);
     let comms = connect(args, api, control, rank)?;
     let stream = api.stream()?;
     let room = (2 * args.count + 64) * ranks * 8;
-    let buffers = Buffers {
-        input: api.buffer(room)?,
-        output: api.buffer(room)?,
-    };
+    let buffers = Buffers { input: api.buffer(room)?, output: api.buffer(room)? };
     let mut two = [0u8; 8];
     encode(args.dtype, 2.0, &mut two[..args.dtype.size()]);
-    let redops: Result<Vec<_>> = comms
-        .iter()
-        .map(|c| api.redop(args.redop, args.dtype, &two, *c))
-        .collect();
+    let redops: Result<Vec<_>> = comms.iter().map(|c| api.redop(args.redop, args.dtype, &two, *c)).collect();
     let redops = redops?;
     control.set_phase(rank, Phase::Running);
-    println!(
-        "rank {rank}: connected in {:.3} s",
-        control.init_time(rank).as_secs_f64()
-    );
+    println!("rank {rank}: connected in {:.3} s", control.init_time(rank).as_secs_f64());
 
     let mut faults = Faults::default();
     let mut reported = Instant::now();
@@ -94,10 +78,7 @@ pub(crate) fn run(args: &Args, api: &Api, control: &Control, device: usize) -> R
         }
     }
     disconnect(api, control, rank, comms)?;
-    println!(
-        "rank {rank}: done after {iteration} iterations, {} wrong",
-        control.wrong(rank)
-    );
+    println!("rank {rank}: done after {iteration} iterations, {} wrong", control.wrong(rank));
     Ok(control.wrong(rank) == 0)
 }
 
