@@ -53,14 +53,14 @@ pub fn nccl_init_return(ctx: RetProbeContext) -> u32 {
     let result = ctx.ret::<i32>();
     let ctx = ProbeContext::new(aya_ebpf::EbpfContext::as_ptr(&ctx));
     if let Some(caller) = Caller::wanted(&ctx)
-        && let Some(p) = INITS.get_ptr(&caller.tid)
+        && let Some(p) = INITS.get_ptr(caller.tid)
     {
         // SAFETY: a live map value, read by value; the key is this very thread.
         let ptr = unsafe { *p };
         let event = report(&caller, KIND_INIT_END, ptr, result as i64);
         let last = OpEvent { header: event.header, comm: event.comm, ..OpEvent::default() };
         op::fresh(&CommKey { ptr, pid: caller.pid, pad: 0 }, last);
-        let _ = INITS.remove(&caller.tid);
+        let _ = INITS.remove(caller.tid);
     }
     0
 }
@@ -89,7 +89,7 @@ fn end(ctx: &ProbeContext, kind: u16) -> u32 {
         let ptr: u64 = ctx.arg(0).unwrap_or(0);
         report(&caller, kind, ptr, 0);
         // The address may serve the next communicator, whose numbers start at 0. It may be unknown to us.
-        let _ = COMMS.remove(&CommKey { ptr, pid: caller.pid, pad: 0 });
+        let _ = COMMS.remove(CommKey { ptr, pid: caller.pid, pad: 0 });
     }
     0
 }

@@ -17,7 +17,7 @@ pub fn nccl_group_start(ctx: ProbeContext) -> u32 {
     if let Some(caller) = Caller::wanted(&ctx) {
         // SAFETY: the helper has no preconditions.
         let now = unsafe { bpf_ktime_get_ns() };
-        match GROUPS.get_ptr_mut(&caller.tid) {
+        match GROUPS.get_ptr_mut(caller.tid) {
             // SAFETY: a live map value; the key is this very thread, so nobody else writes it.
             Some(p) => unsafe {
                 if (*p).depth == 0 {
@@ -39,7 +39,7 @@ pub fn nccl_group_start(ctx: ProbeContext) -> u32 {
 #[uprobe]
 pub fn nccl_group_end(ctx: ProbeContext) -> u32 {
     if let Some(caller) = Caller::wanted(&ctx)
-        && let Some(p) = GROUPS.get_ptr_mut(&caller.tid)
+        && let Some(p) = GROUPS.get_ptr_mut(caller.tid)
     {
         // SAFETY: as in `nccl_group_start`.
         let group = unsafe { &mut *p };
@@ -67,7 +67,7 @@ pub fn nccl_group_end(ctx: ProbeContext) -> u32 {
 /// Notes an operation of thread `tid` and returns the depth at which it was called.
 #[inline(always)]
 pub fn queue_op(tid: u32) -> u32 {
-    match GROUPS.get_ptr_mut(&tid) {
+    match GROUPS.get_ptr_mut(tid) {
         // SAFETY: as in `nccl_group_start`.
         Some(p) => unsafe {
             if (*p).depth > 0 {

@@ -10,8 +10,7 @@ use mycroft_common::{
 };
 
 use crate::{
-    emit,
-    group,
+    emit, group,
     maps::{COMMS, LAYOUTS, bump},
     user::{Caller, User},
 };
@@ -113,7 +112,7 @@ fn state_of(key: &CommKey) -> Option<*mut CommState> {
 pub fn nccl_launch(ctx: ProbeContext) -> u32 {
     if let Some(caller) = Caller::wanted(&ctx) {
         let comm: u64 = ctx.arg(0).unwrap_or(0);
-        if let Some(p) = COMMS.get_ptr_mut(&CommKey { ptr: comm, pid: caller.pid, pad: 0 }) {
+        if let Some(p) = COMMS.get_ptr_mut(CommKey { ptr: comm, pid: caller.pid, pad: 0 }) {
             // SAFETY: a live map value with one writer, as in `operation`; the helper has no preconditions.
             unsafe {
                 (*p).launches += 1;

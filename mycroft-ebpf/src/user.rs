@@ -42,11 +42,11 @@ impl Caller {
         let lib = unsafe { bpf_get_attach_cookie(ctx.as_ptr()) } as u16;
         let both = bpf_get_current_pid_tgid();
         let caller = Self { lib, pid: (both >> 32) as u32, tid: both as u32 };
-        let entry = PROCESSES.get_ptr(&caller.pid);
+        let entry = PROCESSES.get_ptr(caller.pid);
         let accepted = match entry {
-            // SAFETY: a pointer to a live map value, read by value; a concurrent change tears at worst
-            // between two u16, and either mix is harmless.
             Some(p) => {
+                // SAFETY: a pointer to a live map value, read by value; a concurrent change tears at worst
+                // between two u16, and either mix is harmless.
                 let e = unsafe { *p };
                 e.wanted != 0 && e.lib == lib
             }
@@ -69,7 +69,7 @@ impl Caller {
         if PROCESSES.insert(self.pid, entry, BPF_NOEXIST as u64).is_ok() {
             return true;
         }
-        match PROCESSES.get_ptr(&self.pid) {
+        match PROCESSES.get_ptr(self.pid) {
             // SAFETY: as in `wanted`.
             Some(p) => unsafe { (*p).lib == self.lib && (*p).wanted != 0 },
             None => {

@@ -75,7 +75,7 @@ impl Discovery {
     /// Asks for a scan now.
     pub(super) fn poke(&self) {
         // Full: a scan is coming anyway.
-        let _ = self.poke.try_send(());
+        self.poke.try_send(()).ok();
     }
 
     /// Whether all processes have been looked at once.

@@ -33,7 +33,7 @@ impl Exits {
             Err(e) => {
                 tracing::debug!(pid, error = %e, "gone before it could be watched");
                 // The receiver lives as long as the tracer.
-                let _ = self.sender.send(Ended { pid, exit: Exit::Unknown });
+                self.sender.send(Ended { pid, exit: Exit::Unknown }).ok();
                 None
             }
         }
@@ -61,5 +61,5 @@ async fn wait(pid: u32, fd: OwnedFd, sender: mpsc::UnboundedSender<Ended>) {
         None => Exit::Unknown,
     };
     // No receiver: the tracer is gone, and nobody wants to know.
-    let _ = sender.send(Ended { pid, exit });
+    sender.send(Ended { pid, exit }).ok();
 }

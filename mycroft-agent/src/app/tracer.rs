@@ -46,7 +46,7 @@ const LOOK_EVERY: Nanos = SECOND;
 const BATCH: usize = 65_536;
 
 /// How to trace.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Options {
     pub settings: Settings,
     pub patience: Patience,
@@ -54,12 +54,6 @@ pub struct Options {
     pub only: BTreeSet<u32>,
     /// Where layouts are cached; `None`: nowhere.
     pub cache: Option<PathBuf>,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self { settings: Settings::default(), patience: Patience::default(), only: BTreeSet::new(), cache: None }
-    }
 }
 
 /// Something to tell.

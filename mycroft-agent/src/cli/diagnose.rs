@@ -185,7 +185,7 @@ fn answer(tracer: &Tracer, limits: &[String]) -> Answer {
 fn print(answer: &Answer, json: bool) -> u8 {
     if json {
         for v in &answer.verdicts {
-            println!("{}", Line::text(Record::Verdict(v.clone())));
+            println!("{}", Line::text(Record::Verdict(Box::new(v.clone()))));
         }
         println!(
             "{}",

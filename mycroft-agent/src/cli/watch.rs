@@ -50,7 +50,7 @@ fn print(notice: &Notice, tracer: &Tracer, json: bool) {
         return;
     }
     match notice {
-        Notice::Verdict(c) => println!("{}", Line::text(Record::Verdict(json::change(c, now)))),
+        Notice::Verdict(c) => println!("{}", Line::text(Record::Verdict(Box::new(json::change(c, now))))),
         Notice::Process(p) => {
             if let Some(record) = json::processes(tracer.state()).into_iter().find(|r| r.pid == p.id.pid) {
                 println!("{}", Line::text(Record::Process(record)));

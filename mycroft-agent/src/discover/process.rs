@@ -147,7 +147,7 @@ impl Scanner {
         let mut bytes = Vec::new();
         if let Ok(file) = File::open(self.root.join(pid.to_string()).join("cmdline")) {
             // What can't be read is left out of a description.
-            let _ = file.take(COMMAND_LIMIT as u64).read_to_end(&mut bytes);
+            file.take(COMMAND_LIMIT as u64).read_to_end(&mut bytes).ok();
         }
         let words: Vec<_> = bytes.split(|b| *b == 0).map(String::from_utf8_lossy).collect();
         words.join(" ").trim().chars().map(|c| if c.is_control() { ' ' } else { c }).collect()

@@ -207,7 +207,7 @@ mod tests {
 
     #[test]
     fn one_missing_capability_is_named_with_its_use() {
-        let all_but_perfmon = u64::MAX & !(1 << 38);
+        let all_but_perfmon = !(1u64 << 38);
         let m = machine(&[("proc/self/status", &format!("CapEff:\t{all_but_perfmon:016x}\n"))]);
         let f = Features::probe(m.path());
         let p = f.findings.iter().find(|x| x.what == "privileges").unwrap();

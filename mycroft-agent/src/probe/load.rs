@@ -236,10 +236,10 @@ impl Prober {
     /// Forgets a process that is gone, with its communicators and threads: its pid may be used again.
     pub fn forget(&mut self, pid: u32) {
         // Absent is as good as removed.
-        let _ = self.processes.remove(&pid);
+        self.processes.remove(&pid).ok();
         let keys: Vec<_> = self.comms.keys().filter_map(Result::ok).filter(|k| k.0.pid == pid).collect();
         for key in keys {
-            let _ = self.comms.remove(&key);
+            self.comms.remove(&key).ok();
         }
     }
 

@@ -20,7 +20,7 @@ pub const SCHEMA_VERSION: u32 = 1;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Record {
-    Verdict(VerdictRecord),
+    Verdict(Box<VerdictRecord>),
     Communicator(CommRecord),
     Process(ProcessRecord),
     Check(CheckRecord),

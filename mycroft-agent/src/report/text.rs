@@ -1,7 +1,5 @@
 //! Verdicts as an engineer reads them: first the one line to forward, then how we know it.
 
-use std::fmt::Write as _;
-
 use anstyle::{AnsiColor, Style};
 
 use crate::{
@@ -27,18 +25,17 @@ fn colour(severity: Severity) -> Style {
 pub fn verdict(v: &Verdict, now: Nanos) -> String {
     let mut out = String::new();
     let c = colour(v.severity);
-    // Writing to a String can't fail, here and below.
-    let _ = writeln!(out, "{c}{} {} [{}]{c:#} {BOLD}{}{BOLD:#}", v.rule, v.name, v.severity.label(), v.headline);
-    let _ = writeln!(out, "  confidence: {}, {}", v.confidence.level.label(), v.confidence.reason);
-    let _ = writeln!(out, "  evidence:");
+    out += &format!("{c}{} {} [{}]{c:#} {BOLD}{}{BOLD:#}\n", v.rule, v.name, v.severity.label(), v.headline);
+    out += &format!("  confidence: {}, {}\n", v.confidence.level.label(), v.confidence.reason);
+    out += "  evidence:\n";
     for e in &v.evidence {
         let ago = now.saturating_sub(e.at) as f64 / SECOND as f64;
-        let _ = writeln!(out, "    - {} {DIM}({}, {ago:.1} s ago){DIM:#}", e.text, e.source.label());
+        out += &format!("    - {} {DIM}({}, {ago:.1} s ago){DIM:#}\n", e.text, e.source.label());
     }
-    let _ = writeln!(out, "  refuted by: {}", v.refuted_by);
-    let _ = writeln!(out, "  next:");
+    out += &format!("  refuted by: {}\n", v.refuted_by);
+    out += "  next:\n";
     for step in &v.next_steps {
-        let _ = writeln!(out, "    $ {step}");
+        out += &format!("    $ {step}\n");
     }
     out
 }

@@ -1,7 +1,5 @@
 //! Phrases that several rules share.
 
-use std::fmt::Write as _;
-
 use mycroft_common::nccl;
 
 use super::verdict::{Evidence, Source};
@@ -22,11 +20,10 @@ pub fn ranks(list: &[u32]) -> String {
         let run = rest.iter().zip(u64::from(*first)..).take_while(|(r, want)| u64::from(**r) == *want).count();
         let last = first + (run as u32 - 1);
         let sep = if out.is_empty() { "" } else { ", " };
-        // Writing to a String can't fail.
-        let _ = match run {
-            1 => write!(out, "{sep}{first}"),
-            2 => write!(out, "{sep}{first}, {last}"),
-            _ => write!(out, "{sep}{first}-{last}"),
+        out += &match run {
+            1 => format!("{sep}{first}"),
+            2 => format!("{sep}{first}, {last}"),
+            _ => format!("{sep}{first}-{last}"),
         };
         rest = rest.get(run..).unwrap_or(&[]);
     }
@@ -63,8 +60,7 @@ pub fn signature(s: &Signature) -> String {
         text.push_str(if s.redop < 0 { "custom" } else { nccl::redop_name(s.redop) });
     }
     if s.func.has_root() {
-        // Writing to a String can't fail.
-        let _ = write!(text, ", root {}", s.root);
+        text += &format!(", root {}", s.root);
     }
     text
 }
@@ -113,8 +109,7 @@ pub fn activity(process: Option<&Process>) -> Option<(Nanos, String)> {
         text.push_str(call);
     }
     if let Some(wchan) = &a.wchan {
-        // Writing to a String can't fail.
-        let _ = write!(text, " (wchan {wchan})");
+        text += &format!(" (wchan {wchan})");
     }
     Some((a.at, text))
 }
