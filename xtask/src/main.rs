@@ -1,1 +1,51 @@
-fn main() {}
+//! `cargo xtask`: what a person or CI does to this repository beyond `cargo build`.
+
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "talking to a person is what this program is for"
+)]
+
+mod cache;
+mod exec;
+mod progress;
+mod setup;
+mod toolchain;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+#[derive(Debug, Parser)]
+#[command(
+    name = "cargo xtask",
+    bin_name = "cargo xtask",
+    about = "Sets up, tests and shows Mycroft"
+)]
+struct Cli {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Debug, Subcommand)]
+enum Task {
+    /// Builds or fetches, once, what a build or a test needs and the system does not have
+    Setup(setup::Args),
+}
+
+fn main() -> ExitCode {
+    match run(&Cli::parse().task) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(task: &Task) -> Result<()> {
+    match task {
+        Task::Setup(args) => setup::run(args),
+    }
+}

@@ -314,7 +314,10 @@ fn describe(library: &Path, version: &str, structs: &[&Struct]) -> Result<String
         let Some((name, size)) = s.names.iter().find_map(|n| Some((n, debug.size(n)?))) else {
             bail!("NCCL {version}: struct {} not found in DWARF", s.names.join(" or "));
         };
-        writeln!(text, "size {} {size}", s.short)?;
+        let size = format!("size {} {size}\n", s.short);
+        if !text.contains(&size) {
+            text += &size;
+        }
         for (path, want) in s.fields {
             let Some(found) = debug.field(name, path) else {
                 bail!("NCCL {version}: {name}.{path} not found in DWARF");

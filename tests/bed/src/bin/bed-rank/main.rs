@@ -70,21 +70,21 @@ fn run(args: &Args) -> Result<bool> {
     let control = Control::open(&args.control)?;
     let api = ffi::Api::open(&args.nccl)?;
     println!("NCCL {}", api.version()?);
+    if args.ranks_here == 1 {
+        let result = rank::run(args, &api, &control, 0);
+        if result.is_err() {
+            control.set_phase(args.first_rank, Phase::Failed);
+        }
+        return result;
+    }
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..args.ranks_here)
             .map(|device| {
                 let (api, control) = (&api, &control);
                 scope.spawn(move || {
-                    let index = args.first_rank + device;
                     let result = rank::run(args, api, control, device);
                     if let Err(e) = &result {
-                        println!("rank {index}: {e:#}");
-                        control.set_phase(index, Phase::Failed);
-                        // other ranks' threads may hang in this process; it has failed as a whole
-                        if args.ranks_here > 1 {
-                            // SAFETY: ends the process; nothing is left to clean up.
-                            unsafe { libc::_exit(3) };
-                        }
+                        fail(control, args.first_rank + device, e);
                     }
                     result
                 })
@@ -96,4 +96,12 @@ fn run(args: &Args) -> Result<bool> {
         }
         Ok(right)
     })
+}
+
+/// Ends the process: other ranks' threads may hang in it, but it has failed as a whole.
+fn fail(control: &Control, rank: usize, error: &anyhow::Error) {
+    println!("rank {rank}: {error:#}");
+    control.set_phase(rank, Phase::Failed);
+    // SAFETY: ends the process; nothing is left to clean up.
+    unsafe { libc::_exit(3) };
 }
