@@ -19,17 +19,9 @@ const TAIL_LINES: usize = 20;
 
 /// The standard output of a program that must succeed.
 pub(crate) fn output(command: &mut Command) -> Result<String> {
-    let out = command
-        .stderr(Stdio::piped())
-        .output()
-        .with_context(|| cannot_start(command))?;
+    let out = command.stderr(Stdio::piped()).output().with_context(|| cannot_start(command))?;
     if !out.status.success() {
-        bail!(
-            "{}: {}\n{}",
-            shown(command),
-            out.status,
-            String::from_utf8_lossy(&out.stderr).trim_end()
-        );
+        bail!("{}: {}\n{}", shown(command), out.status, String::from_utf8_lossy(&out.stderr).trim_end());
     }
     String::from_utf8(out.stdout).with_context(|| format!("{} did not print UTF-8", shown(command)))
 }
@@ -41,11 +33,7 @@ pub(crate) fn logged(command: &mut Command, log: &Path) -> Result<()> {
     let child = command.spawn().with_context(|| cannot_start(command))?;
     let status = wait(child, |elapsed| {
         let text = fs::read_to_string(log).unwrap_or_default();
-        let line = text
-            .lines()
-            .rfind(|l| !l.trim().is_empty())
-            .unwrap_or("no output yet")
-            .trim();
+        let line = text.lines().rfind(|l| !l.trim().is_empty()).unwrap_or("no output yet").trim();
         progress::note(&format!("{}: {line}", progress::seconds(elapsed)));
     })?;
     if !status.success() {
@@ -64,11 +52,7 @@ pub(crate) fn shown_to_user(command: &mut Command) -> Result<bool> {
 /// Whether the program can be started at all; its outcome does not matter.
 pub(crate) fn exists(program: impl AsRef<OsStr>) -> bool {
     let mut command = Command::new(program);
-    command
-        .arg("--version")
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null());
+    command.arg("--version").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     !matches!(command.status(), Err(e) if e.kind() == ErrorKind::NotFound)
 }
 
@@ -97,9 +81,6 @@ fn cannot_start(command: &Command) -> String {
 }
 
 fn shown(command: &Command) -> String {
-    let args = command
-        .get_args()
-        .map(|a| format!(" {}", a.display()))
-        .collect::<String>();
+    let args = command.get_args().map(|a| format!(" {}", a.display())).collect::<String>();
     format!("{}{args}", command.get_program().display())
 }

@@ -26,7 +26,7 @@ use crate::{
     graph::WaitGraph,
     ingest::{Decoder, reconcile},
     model::{
-        Body, Event, Exit, HostId, ProcId, Process, State,
+        Body, Event, Exit, HostId, Launches, ProcId, Process, State,
         ids::{Nanos, SECOND},
         rhythm::Patience,
     },
@@ -82,6 +82,7 @@ pub struct Tracer {
     engine: Engine,
     decoder: Decoder,
     only: BTreeSet<u32>,
+    launches: bool,
     found: mpsc::Receiver<Found>,
     discovery: Discovery,
     exits: Exits,
@@ -119,6 +120,7 @@ impl Tracer {
             engine: Engine::new(options.patience),
             decoder: Decoder { host: HostId(0) },
             only: options.only,
+            launches: settings.launches,
             found,
             discovery,
             exits,
@@ -273,9 +275,25 @@ impl Tracer {
             }
         }
         for (proc, tid) in whom {
+            self.look_at_kernels(proc);
             if let Some(activity) = look::activity(proc.pid, tid, clock::now()) {
                 let body = Body::ProcessActivity { proc, activity: Box::new(activity) };
                 self.state.apply(&Event { ts: clock::now(), body });
+            }
+        }
+    }
+
+    /// Takes the kernel's count of a suspect's launches, where they are probed.
+    fn look_at_kernels(&mut self, proc: ProcId) {
+        if !self.launches {
+            return;
+        }
+        let ptrs: Vec<u64> =
+            self.state.memberships(proc).filter(|(_, m)| m.end.is_none()).map(|(_, m)| m.ptr).collect();
+        for ptr in ptrs {
+            if let Some(s) = self.prober.comm_state(proc.pid, ptr) {
+                let launches = Launches { count: s.launches, last: s.launch_ts_ns };
+                self.state.apply(&Event { ts: clock::now(), body: Body::Launches { proc, ptr, launches } });
             }
         }
     }

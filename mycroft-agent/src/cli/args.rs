@@ -68,6 +68,9 @@ pub struct Trace {
     /// Where layouts of NCCL libraries are kept between runs
     #[arg(long, value_name = "DIR", default_value = "/var/cache/mycroft", env = "MYCROFT_CACHE_DIR")]
     pub cache_dir: PathBuf,
+    /// Also probe every kernel launch: a second probe an operation, for the time of the last launch
+    #[arg(long)]
+    pub launches: bool,
     /// Size of the kernel's ring buffer, in MiB
     #[arg(long, value_name = "MIB", default_value = "4", value_parser = clap::value_parser!(u32).range(1..=512))]
     pub ring: u32,
@@ -78,7 +81,7 @@ impl Trace {
         let nanos = |d: Duration| Nanos::try_from(d.as_nanos()).unwrap_or(Nanos::MAX);
         let least = nanos(self.patience_least);
         Options {
-            settings: Settings { ring_bytes: self.ring << 20, listed_only: false },
+            settings: Settings { ring_bytes: self.ring << 20, listed_only: false, launches: self.launches },
             patience: Patience {
                 least,
                 unknown: nanos(self.patience_unknown),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{
-    event::Signature,
+    event::{Launches, Signature},
     ids::{CommId, Nanos, ProcId},
     rhythm::Rhythm,
     window::{Slot, Window},
@@ -59,6 +59,8 @@ pub struct Member {
     pub last_other: Option<Mark>,
     /// Collectives and other operations launched since it was first seen.
     pub launches: u64,
+    /// Of its kernels, where they are probed and it was asked for.
+    pub kernels: Option<Launches>,
     pub init: InitPhase,
     pub end: Option<End>,
 }

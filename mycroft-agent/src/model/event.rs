@@ -41,8 +41,17 @@ pub enum Body {
     Abort(CommRef),
     /// Events were lost between the kernel and here.
     Loss { host: HostId, lost: u64 },
+    /// What the kernel counted of a rank's kernel launches, where they are probed.
+    Launches { proc: ProcId, ptr: u64, launches: Launches },
     /// Nothing but the passing of time.
     Tick,
+}
+
+/// Kernel launches (`ncclLaunchKernel`) of one rank since we attached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Launches {
+    pub count: u64,
+    pub last: Nanos,
 }
 
 /// One process's handle on a communicator.

@@ -12,7 +12,7 @@ pub mod state;
 pub mod window;
 
 pub use comm::{Comm, End, InitPhase, Mark, Member};
-pub use event::{Body, CommRef, Event, Op, Signature};
+pub use event::{Body, CommRef, Event, Launches, Op, Signature};
 pub use ids::{CommId, HostId, Nanos, ProcId};
 pub use process::{Activity, Exit, Process};
 pub use state::{Loss, Problems, State};

@@ -82,6 +82,13 @@ impl State {
                 self.loss.events += lost;
                 self.loss.last = event.ts;
             }
+            Body::Launches { proc, ptr, launches } => {
+                if let Some((id, rank)) = self.handles.get(&(*proc, *ptr))
+                    && let Some(m) = self.comms.get_mut(id).and_then(|c| c.members.get_mut(rank))
+                {
+                    m.kernels = Some(*launches);
+                }
+            }
             Body::Tick => self.forget(),
         }
     }
@@ -252,6 +259,7 @@ impl State {
             pending: Vec::new(),
             last_other: None,
             launches: 0,
+            kernels: None,
             init: InitPhase::Earlier,
             end: None,
         };

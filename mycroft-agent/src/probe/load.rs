@@ -83,11 +83,13 @@ pub struct Settings {
     pub ring_bytes: u32,
     /// Trace only processes that were [`Prober::adopt`]ed.
     pub listed_only: bool,
+    /// Also probe `ncclLaunchKernel`: a second probe an operation, for the time of each kernel launch.
+    pub launches: bool,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { ring_bytes: 4 << 20, listed_only: false }
+        Self { ring_bytes: 4 << 20, listed_only: false, launches: false }
     }
 }
 
@@ -114,6 +116,7 @@ pub struct Prober {
     groups: BpfHashMap<MapData, u32, Raw<GroupState>>,
     layouts: Array<MapData, Raw<KernelLayout>>,
     links: Vec<Option<Vec<(Program, UProbeLink)>>>,
+    launches: bool,
 }
 
 impl std::fmt::Debug for Prober {
@@ -158,6 +161,7 @@ impl Prober {
             groups: map!(ebpf, "GROUPS", BpfHashMap<MapData, u32, Raw<GroupState>>),
             layouts: map!(ebpf, "LAYOUTS", Array<MapData, Raw<KernelLayout>>),
             links: Vec::new(),
+            launches: settings.launches,
             ebpf,
         };
         Ok((prober, ring))
@@ -183,7 +187,8 @@ impl Prober {
         // through whose root we opened it matters.
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
         let mut links = Vec::with_capacity(plan.points.len());
-        for point in &plan.points {
+        let launches = self.launches;
+        for point in plan.points.iter().filter(|p| launches || p.program != Program::Launch) {
             links.push((point.program, self.attach_one(&path, slot, point)?));
         }
         self.links[slot] = Some(links);
@@ -253,6 +258,12 @@ impl Prober {
     #[must_use]
     pub fn comm_states(&self) -> Vec<(CommKey, CommState)> {
         self.comms.iter().filter_map(Result::ok).map(|(k, v)| (k.0, v.0)).collect()
+    }
+
+    /// The kernel's own copy of one communicator's newest state.
+    #[must_use]
+    pub fn comm_state(&self, pid: u32, ptr: u64) -> Option<CommState> {
+        self.comms.get(&Raw(CommKey { ptr, pid, pad: 0 }), 0).ok().map(|s| s.0)
     }
 
     /// Where a thread stands between group calls, if it has made any.

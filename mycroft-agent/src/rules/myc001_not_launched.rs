@@ -142,6 +142,7 @@ fn evidence(view: &View<'_>, comm: &Comm, frontier: &Frontier, culprits: &[&Memb
         list.push(words::last_launch(view.state, m));
         list.extend(words::doing(view.state, m));
         list.extend(queued(m));
+        list.extend(kernels(m));
     }
     list.push(habit(view, comm));
     list
@@ -175,6 +176,16 @@ fn queued(member: &Member) -> Option<Evidence> {
             member.pending.len(),
             first.seq
         ),
+    })
+}
+
+/// Where `ncclLaunchKernel` is probed: whether the rank's last call got as far as the GPU's queue.
+fn kernels(member: &Member) -> Option<Evidence> {
+    let k = member.kernels?;
+    Some(Evidence {
+        at: k.last,
+        source: Source::NcclProbe,
+        text: format!("rank {} handed {} kernels to CUDA since Mycroft attached, the last then", member.rank, k.count),
     })
 }
 

@@ -14,16 +14,8 @@ fn six_collectives_on_two_ranks() {
     for release in releases() {
         for op in Op::ALL {
             for (dtype, count) in [(Dtype::F32, LARGE), (Dtype::I64, 7)] {
-                let job = job(&release)
-                    .ranks(2)
-                    .op(*op)
-                    .dtype(dtype)
-                    .count(count)
-                    .iters(3)
-                    .start()
-                    .unwrap();
-                job.wait_success(LONG)
-                    .unwrap_or_else(|e| panic!("NCCL {release} {op} {dtype}: {e:#}"));
+                let job = job(&release).ranks(2).op(*op).dtype(dtype).count(count).iters(3).start().unwrap();
+                job.wait_success(LONG).unwrap_or_else(|e| panic!("NCCL {release} {op} {dtype}: {e:#}"));
             }
         }
     }
@@ -34,17 +26,8 @@ fn six_collectives_on_four_ranks() {
     let _alone = alone();
     for release in releases() {
         for op in Op::ALL {
-            let job = job(&release)
-                .ranks(4)
-                .op(*op)
-                .dtype(Dtype::Bf16)
-                .count(LARGE)
-                .root(1)
-                .iters(3)
-                .start()
-                .unwrap();
-            job.wait_success(LONG)
-                .unwrap_or_else(|e| panic!("NCCL {release} {op}: {e:#}"));
+            let job = job(&release).ranks(4).op(*op).dtype(Dtype::Bf16).count(LARGE).root(1).iters(3).start().unwrap();
+            job.wait_success(LONG).unwrap_or_else(|e| panic!("NCCL {release} {op}: {e:#}"));
         }
     }
 }
@@ -69,17 +52,8 @@ fn types_and_reductions() {
     for release in releases() {
         for (i, (dtype, redop)) in pairs.into_iter().enumerate() {
             let op = [Op::AllReduce, Op::ReduceScatter, Op::Reduce][i % 3];
-            let job = job(&release)
-                .ranks(2)
-                .op(op)
-                .dtype(dtype)
-                .redop(redop)
-                .count(5003)
-                .iters(2)
-                .start()
-                .unwrap();
-            job.wait_success(LONG)
-                .unwrap_or_else(|e| panic!("NCCL {release} {op} {dtype} {redop}: {e:#}"));
+            let job = job(&release).ranks(2).op(op).dtype(dtype).redop(redop).count(5003).iters(2).start().unwrap();
+            job.wait_success(LONG).unwrap_or_else(|e| panic!("NCCL {release} {op} {dtype} {redop}: {e:#}"));
         }
     }
 }
@@ -88,15 +62,8 @@ fn types_and_reductions() {
 fn several_communicators_and_several_gpus_a_process() {
     let _alone = alone();
     for release in releases() {
-        let job = job(&release)
-            .ranks(4)
-            .gpus_per_proc(2)
-            .comms(2)
-            .iters(6)
-            .start()
-            .unwrap();
-        job.wait_success(LONG)
-            .unwrap_or_else(|e| panic!("NCCL {release}: {e:#}"));
+        let job = job(&release).ranks(4).gpus_per_proc(2).comms(2).iters(6).start().unwrap();
+        job.wait_success(LONG).unwrap_or_else(|e| panic!("NCCL {release}: {e:#}"));
         assert_eq!(job.rank(0).pid(), job.rank(1).pid());
         assert_ne!(job.rank(1).pid(), job.rank(2).pid());
     }
@@ -119,9 +86,6 @@ fn a_gpu_that_moves_no_data_is_noticed() {
         let job = job(&release).ranks(2).iters(2).no_data(0).start().unwrap();
         let statuses = job.wait(LONG).unwrap();
         assert!(job.rank(1).wrong() > 0, "NCCL {release}: {}", job.describe());
-        assert!(
-            statuses.iter().any(|s| s.code() == Some(2)),
-            "NCCL {release}: {statuses:?}"
-        );
+        assert!(statuses.iter().any(|s| s.code() == Some(2)), "NCCL {release}: {statuses:?}");
     }
 }

@@ -26,10 +26,7 @@ pub(crate) fn install(cache: &Cache) -> Result<String> {
     }
     cache.link_bin("bpf-linker", &linker)?;
     let state = if known { "was built before" } else { "is built" };
-    Ok(format!(
-        "bpf-linker {VERSION} for rustc {}, LLVM {}, {state}",
-        rustc.release, rustc.llvm
-    ))
+    Ok(format!("bpf-linker {VERSION} for rustc {}, LLVM {}, {state}", rustc.release, rustc.llvm))
 }
 
 /// Names one build; a change of toolchain changes it, so that an older build is never taken for a fitting one.
@@ -56,15 +53,7 @@ fn build(rustc: &Rustc, home: &Path) -> Result<()> {
     let target = home.join("target");
     let mut install = toolchain::cargo();
     install
-        .args([
-            "install",
-            "bpf-linker",
-            "--version",
-            VERSION,
-            "--locked",
-            "--force",
-            "--no-default-features",
-        ])
+        .args(["install", "bpf-linker", "--version", VERSION, "--locked", "--force", "--no-default-features"])
         .arg("--features")
         .arg(format!("llvm-{}", rustc.llvm_major()))
         .arg("--root")
