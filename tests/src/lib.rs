@@ -1,1 +1,6 @@
-//! Shared helpers of the tests under `tests/tests`.
+//! Shared by the tests under `tests/tests` and the benchmark: the load library, the built programs, a tracer
+//! inside the test.
+
+pub mod load;
+pub mod programs;
+pub mod traced;

@@ -12,6 +12,9 @@ use super::{
 /// Operations of one open group that are kept for the moment of its launch.
 const PENDING_LIMIT: usize = 4096;
 
+/// Finished collectives kept while not all ranks have been seen.
+const LATECOMER: u64 = 32;
+
 /// A communicator.
 #[derive(Clone, Debug)]
 pub struct Comm {
@@ -162,8 +165,10 @@ impl Comm {
             return;
         };
         let known = self.comparable().count();
+        // A rank not seen yet may be a few calls behind the others.
+        let keep = if self.members.len() < self.id.nranks as usize { LATECOMER } else { 0 };
         // The newest finished slot stays: its signatures are evidence for "ranks agree up to here".
-        while let Some(slot) = self.window.pop_below(done) {
+        while let Some(slot) = self.window.pop_below(done.saturating_sub(keep)) {
             let arrived: usize = slot.variants.iter().map(|v| v.ranks.count_ones(..)).sum();
             if arrived >= known && known > 1 {
                 self.rhythm.record(slot.last_ts - slot.first_ts);
