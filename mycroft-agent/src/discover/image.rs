@@ -17,6 +17,9 @@ use object::pod;
 /// Sections and tables beyond this many bytes are refused.
 pub const SECTION_LIMIT: u64 = 1 << 30;
 
+/// Longest build-id that is believed; linkers write 8 to 32 bytes.
+const BUILD_ID_LIMIT: usize = 64;
+
 /// What is wrong with an ELF file.
 #[derive(Debug, thiserror::Error)]
 pub enum ElfError {
@@ -42,6 +45,9 @@ pub enum ElfError {
     Compressed(String),
     #[error("{0} is malformed")]
     Malformed(String),
+    /// Several functions bear the name, and nothing says which of them counts.
+    #[error("{count} functions are named {name}")]
+    Ambiguous { name: String, count: usize },
 }
 
 /// Instruction set of the file.
@@ -66,9 +72,11 @@ pub struct Section {
     pub link: usize,
 }
 
-/// A `PT_LOAD` entry of the program header table.
+/// A `PT_LOAD` or `PT_NOTE` entry of the program header table.
 #[derive(Clone, Copy, Debug)]
 pub struct Segment {
+    /// `PT_` constant.
+    pub kind: u32,
     pub address: u64,
     pub offset: u64,
     /// Bytes that come from the file.
@@ -78,7 +86,7 @@ pub struct Segment {
 }
 
 /// Headers of an ELF file, and bounded reads of the rest.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Image<'f> {
     file: &'f File,
     len: u64,
@@ -122,10 +130,9 @@ impl<'f> Image<'f> {
         self.machine
     }
 
-    /// The `PT_LOAD` segments, in file order.
-    #[must_use]
-    pub fn segments(&self) -> &[Segment] {
-        &self.segments
+    /// The segments that are loaded, in file order.
+    pub fn load_segments(&self) -> impl Iterator<Item = &Segment> {
+        self.segments.iter().filter(|s| s.kind == elf::PT_LOAD)
     }
 
     /// The first section of that name.
@@ -140,13 +147,30 @@ impl<'f> Image<'f> {
         self.sections.get(index)
     }
 
-    /// Where in the file the byte at virtual address `address` comes from; `None` outside of all segments.
+    /// Where in the file the instruction at virtual address `address` lies; `None` if no executable segment
+    /// has bytes there.
     #[must_use]
-    pub fn file_offset(&self, address: u64) -> Option<u64> {
-        self.segments.iter().find_map(|s| {
+    pub fn code_offset(&self, address: u64) -> Option<u64> {
+        self.load_segments().filter(|s| s.executable).find_map(|s| {
             let into = address.checked_sub(s.address)?;
             (into < s.size).then(|| s.offset.checked_add(into)).flatten()
         })
+    }
+
+    /// The build-id that the linker gave the file, in hex.
+    ///
+    /// Looked for in the program headers, which survive every kind of stripping.
+    ///
+    /// # Errors
+    /// The notes cannot be read.
+    pub fn build_id(&self) -> Result<Option<String>, ElfError> {
+        for segment in self.segments.iter().filter(|s| s.kind == elf::PT_NOTE) {
+            let notes = self.bytes_at("notes", segment.offset, segment.size, 1 << 20)?;
+            if let Some(id) = build_id_note(&notes) {
+                return Ok(Some(id.iter().map(|b| format!("{b:02x}")).collect()));
+            }
+        }
+        Ok(None)
     }
 
     /// The bytes of a section.
@@ -248,8 +272,9 @@ impl<'f> Image<'f> {
         )?;
         Ok(table
             .iter()
-            .filter(|p| p.p_type.get(LE) == elf::PT_LOAD)
+            .filter(|p| matches!(p.p_type.get(LE), elf::PT_LOAD | elf::PT_NOTE))
             .map(|p| Segment {
+                kind: p.p_type.get(LE),
                 address: p.p_vaddr.get(LE),
                 offset: p.p_offset.get(LE),
                 size: p.p_filesz.get(LE),
@@ -304,4 +329,25 @@ pub fn string_at(table: &[u8], offset: u32) -> Option<&str> {
     let rest = table.get(offset as usize..)?;
     let end = rest.iter().position(|b| *b == 0)?;
     str::from_utf8(rest.get(..end)?).ok()
+}
+
+/// The description of the `NT_GNU_BUILD_ID` note. Notes that are not aligned to 4 bytes but to 8 are passed
+/// over, build-ids never are.
+fn build_id_note(notes: &[u8]) -> Option<&[u8]> {
+    let mut rest = notes;
+    loop {
+        let (header, after) = pod::from_bytes::<elf::NoteHeader64<LE>>(rest).ok()?;
+        let padded = |size: u32| (size as usize).checked_next_multiple_of(4);
+        let (name_size, size) = (header.n_namesz.get(LE), header.n_descsz.get(LE));
+        let name = after.get(..name_size as usize)?;
+        let after = after.get(padded(name_size)?..)?;
+        let description = after.get(..size as usize)?;
+        if name == b"GNU\0"
+            && header.n_type.get(LE) == elf::NT_GNU_BUILD_ID
+            && (1..=BUILD_ID_LIMIT).contains(&description.len())
+        {
+            return Some(description);
+        }
+        rest = after.get(padded(size)?..)?;
+    }
 }

@@ -1,7 +1,9 @@
 //! Who to trace: processes that map NCCL, and what their library file says of itself.
 
 pub mod dwarf;
+pub mod elf;
 pub mod image;
+mod symbols;
 
 #[cfg(test)]
 mod testing;

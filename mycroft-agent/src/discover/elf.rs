@@ -1,0 +1,204 @@
+//! What a library file says of itself: whether it is NCCL, which one, and where its functions are.
+//!
+//! Owns: identity and functions of a file. Must not: know struct layouts.
+
+use std::fmt;
+use std::fs::File;
+
+use super::dwarf::{Dwarf, DwarfError};
+use super::image::{ElfError, Image, Machine, Section};
+use super::symbols::{SymbolTable, choose};
+
+/// Exports that make a file NCCL; they are in every release since 2.0.
+const MARKS: [&str; 2] = ["ncclGetVersion", "ncclCommUserRank"];
+
+/// An NCCL release. The order is that of the releases.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Version {
+    pub major: u32,
+    pub minor: u32,
+    pub patch: u32,
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}.{}", self.major, self.minor, self.patch)
+    }
+}
+
+/// A function of a file, as a uprobe needs it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Function {
+    /// Address that the file gives it; add a process's load bias.
+    pub address: u64,
+    /// Bytes, 0 if the file does not say.
+    pub size: u64,
+    /// Of the first instruction, in bytes from the start of the file.
+    pub file_offset: u64,
+    /// Bytes to skip before a probe is set: 4 where the function starts with `endbr64`, else 0.
+    ///
+    /// The kernel must single-step `endbr64` out of line, while it emulates the `push` that mostly follows,
+    /// which halves the cost of a probe.
+    pub entry_skip: u64,
+}
+
+/// The tables of one file that are needed to probe it. Keeps the symbols in memory (1.4 MB for NCCL 2.32),
+/// so it is made, asked and dropped.
+#[derive(Debug)]
+pub struct NcclFile<'f> {
+    image: Image<'f>,
+    exports: SymbolTable,
+    /// `.symtab`, unless stripped.
+    symbols: Option<SymbolTable>,
+    build_id: Option<String>,
+}
+
+impl<'f> NcclFile<'f> {
+    /// Reads headers and symbol tables; `None` if the file is a library but not NCCL.
+    ///
+    /// # Errors
+    /// No ELF file that we can work with, or one whose tables cannot be read; see [`ElfError`].
+    pub fn open(file: &'f File) -> Result<Option<Self>, ElfError> {
+        let image = Image::open(file)?;
+        let Some(exports) = SymbolTable::read(&image, ".dynsym")? else {
+            return Ok(None);
+        };
+        if MARKS.iter().any(|mark| exports.functions(mark).next().is_none()) {
+            return Ok(None);
+        }
+        let symbols = SymbolTable::read(&image, ".symtab")?;
+        let build_id = image.build_id()?;
+        Ok(Some(Self {
+            image,
+            exports,
+            symbols,
+            build_id,
+        }))
+    }
+
+    /// Instruction set of the file.
+    #[must_use]
+    pub fn machine(&self) -> Machine {
+        self.image.machine()
+    }
+
+    /// The build-id in hex; `None` if the file was linked without one.
+    #[must_use]
+    pub fn build_id(&self) -> Option<&str> {
+        self.build_id.as_deref()
+    }
+
+    /// Whether local functions can be found, and not only exports.
+    #[must_use]
+    pub fn has_symbols(&self) -> bool {
+        self.symbols.is_some()
+    }
+
+    /// Whether struct layouts can be read, see [`Self::dwarf`].
+    #[must_use]
+    pub fn has_dwarf(&self) -> bool {
+        self.image
+            .section(".debug_info")
+            .is_some_and(|s| self.image.check_section(s).is_ok())
+    }
+
+    /// Debug information of the file.
+    ///
+    /// # Errors
+    /// There is none, or it cannot be read.
+    pub fn dwarf(&self) -> Result<Dwarf<'f>, DwarfError> {
+        Dwarf::from_image(self.image.clone())
+    }
+
+    /// The release, out of the string `NCCL version X.Y.Z+cudaA.B` that all of them can print; `None` if it
+    /// is not there, or contradicts itself.
+    ///
+    /// The string was preferred to the number that `ncclGetVersion` stores, which would take a decoder for
+    /// each instruction set. Source: `VERSION_STRING` in `src/init.cc`, 2.8 to 2.30.
+    ///
+    /// # Errors
+    /// The read-only data cannot be read.
+    pub fn version(&self) -> Result<Option<Version>, ElfError> {
+        match self.image.section(".rodata") {
+            Some(section) => find_version(&self.image, section),
+            None => Ok(None),
+        }
+    }
+
+    /// The function that is called `name` in the source, exported or not; `None` if there is none, because
+    /// the release has none, it was inlined or the file is stripped.
+    ///
+    /// # Errors
+    /// Several functions bear the name, or the function is not where the file has bytes.
+    pub fn function(&self, name: &str) -> Result<Option<Function>, ElfError> {
+        let mut candidates: Vec<_> = self.exports.functions(name).collect();
+        if let Some(symbols) = &self.symbols {
+            candidates.extend(symbols.functions(name));
+        }
+        let Some(symbol) = choose(name, &candidates)? else {
+            return Ok(None);
+        };
+        let file_offset = self
+            .image
+            .code_offset(symbol.address)
+            .ok_or_else(|| ElfError::Malformed(format!("address 0x{:x} of {name}", symbol.address)))?;
+        Ok(Some(Function {
+            address: symbol.address,
+            size: symbol.size,
+            file_offset,
+            entry_skip: self.entry_skip(name, file_offset)?,
+        }))
+    }
+
+    fn entry_skip(&self, name: &str, file_offset: u64) -> Result<u64, ElfError> {
+        const ENDBR64: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
+        if self.machine() != Machine::X86_64 {
+            return Ok(0);
+        }
+        let start = self.image.bytes_at(name, file_offset, 4, 4)?;
+        Ok(if start == ENDBR64 { 4 } else { 0 })
+    }
+}
+
+/// Looks through a section piece by piece. It has 0.5 MB in NCCL itself, but much more in a library that NCCL
+/// was linked into.
+fn find_version(image: &Image<'_>, section: &Section) -> Result<Option<Version>, ElfError> {
+    const PIECE: u64 = 1 << 20;
+    /// Pieces overlap by the longest text that counts.
+    const OVERLAP: u64 = 64;
+    image.check_section(section)?;
+    let mut found = None;
+    let mut at = 0;
+    while at < section.size {
+        let size = (section.size - at).min(PIECE + OVERLAP);
+        let bytes = image.bytes_at("section .rodata", section.offset + at, size, size)?;
+        for version in versions(&bytes) {
+            if found.is_some_and(|other| other != version) {
+                return Ok(None);
+            }
+            found = Some(version);
+        }
+        at += PIECE;
+    }
+    Ok(found)
+}
+
+/// All `NCCL version X.Y.Z` in `bytes`.
+fn versions(bytes: &[u8]) -> impl Iterator<Item = Version> {
+    const LEAD: &[u8] = b"NCCL version ";
+    bytes.windows(LEAD.len()).enumerate().filter_map(move |(i, window)| {
+        let rest = (window == LEAD).then(|| bytes.get(i + LEAD.len()..))??;
+        // The character after the digits must be there, or the overlap may have cut them short.
+        let end = rest.iter().position(|b| !b.is_ascii_digit() && *b != b'.')?;
+        let mut numbers = str::from_utf8(rest.get(..end)?).ok()?.splitn(3, '.').map(str::parse);
+        let mut next = || numbers.next()?.ok();
+        Some(Version {
+            major: next()?,
+            minor: next()?,
+            patch: next()?,
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests;
