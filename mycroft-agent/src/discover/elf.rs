@@ -5,6 +5,8 @@
 use std::fmt;
 use std::fs::File;
 
+use serde::{Deserialize, Serialize};
+
 use super::dwarf::{Dwarf, DwarfError};
 use super::image::{ElfError, Image, Machine, Section};
 use super::symbols::{SymbolTable, choose};
@@ -13,7 +15,7 @@ use super::symbols::{SymbolTable, choose};
 const MARKS: [&str; 2] = ["ncclGetVersion", "ncclCommUserRank"];
 
 /// An NCCL release. The order is that of the releases.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Version {
     pub major: u32,
     pub minor: u32,

@@ -3,6 +3,8 @@
 pub mod dwarf;
 pub mod elf;
 pub mod image;
+pub mod layout;
+pub mod layout_cache;
 mod symbols;
 
 #[cfg(test)]
