@@ -17,7 +17,10 @@ use tokio::sync::mpsc;
 
 use super::{Library, library::FileKey};
 use crate::{
-    discover::process::{NcclProcess, Scanner},
+    discover::{
+        layout_cache::LayoutCache,
+        process::{NcclProcess, Scanner},
+    },
     model::{HostId, ProcId, Process},
 };
 
@@ -56,8 +59,12 @@ impl Discovery {
         std::thread::Builder::new()
             .name("mycroft-search".to_owned())
             .spawn(move || {
-                let mut search =
-                    Search { scanner: Scanner::new(Path::new("/proc")), cache, libraries: BTreeMap::new(), sender };
+                let mut search = Search {
+                    scanner: Scanner::new(Path::new("/proc")),
+                    layouts: LayoutCache::new(cache),
+                    libraries: BTreeMap::new(),
+                    sender,
+                };
                 loop {
                     if !search.round() {
                         return;
@@ -86,7 +93,7 @@ impl Discovery {
 
 struct Search {
     scanner: Scanner,
-    cache: Option<PathBuf>,
+    layouts: LayoutCache,
     libraries: BTreeMap<FileKey, Result<Arc<Library>, (String, String)>>,
     sender: mpsc::Sender<Found>,
 }
@@ -120,12 +127,11 @@ impl Search {
 
     fn describe(&mut self, p: NcclProcess) -> Found {
         let key = (p.library.dev, p.library.ino);
-        let cache = self.cache.as_deref();
         let library = self
             .libraries
             .entry(key)
             .or_insert_with(|| {
-                Library::read(&p.library, cache).map(Arc::new).map_err(|why| (p.library.path.clone(), why))
+                Library::read(&p.library, &mut self.layouts).map(Arc::new).map_err(|why| (p.library.path.clone(), why))
             })
             .clone();
         let process = Process {

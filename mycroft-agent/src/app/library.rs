@@ -1,12 +1,12 @@
 //! From a mapped file to what is attached to it.
 
-use std::{fs::File, path::Path, sync::Arc};
+use std::{fs::File, sync::Arc};
 
 use mycroft_common::layout::KernelLayout;
 
 use crate::{
-    discover::{elf::NcclFile, layout::NcclLayout, process::LibraryRef},
-    probe::{Plan, Program, plan::Entry},
+    discover::{elf::NcclFile, layout_cache::LayoutCache, process::LibraryRef},
+    probe::{Plan, plan::Entry},
 };
 
 /// A file, whatever its name: device and inode.
@@ -18,7 +18,9 @@ pub struct Library {
     pub(super) key: FileKey,
     pub file: Arc<File>,
     pub path: String,
+    /// In hex; empty if the file has none.
     pub build_id: String,
+    /// Such as `2.27.5`; empty if the file does not say.
     pub version: String,
     pub plan: Plan,
     /// What it does not allow, and the way out.
@@ -30,46 +32,51 @@ impl Library {
     ///
     /// # Errors
     /// If the file is no sound NCCL library; the message says why.
-    pub fn read(library: &LibraryRef, cache: Option<&Path>) -> Result<Self, String> {
-        let functions: Vec<&str> = Program::TABLE.iter().map(|(_, function)| *function).collect();
-        let nccl = NcclFile::open(&library.file, &functions).map_err(|e| e.to_string())?;
+    pub fn read(library: &LibraryRef, layouts: &mut LayoutCache) -> Result<Self, String> {
+        let nccl = NcclFile::open(&library.file)
+            .map_err(|e| chain(&e))?
+            .ok_or("exports no ncclGetVersion and ncclCommUserRank: not NCCL")?;
         let mut problems = Vec::new();
-        let layout = layout(&nccl, cache).unwrap_or_else(|why| {
-            problems.push(format!("no identity of communicators: {why}"));
+        let layout = layouts.layout(&nccl).and_then(|l| l.to_kernel()).unwrap_or_else(|e| {
+            problems.push(format!("no identity of communicators: {}", chain(&e)));
             KernelLayout::default()
         });
-        let plan = Plan::new(layout, |name| {
-            nccl.function(name).map(|f| Entry { file_offset: f.file_offset, skip: f.entry_skip })
+        let plan = Plan::new(layout, |name| match nccl.function(name) {
+            Ok(f) => f.map(|f| Entry { file_offset: f.file_offset, skip: f.entry_skip }),
+            Err(e) => {
+                problems.push(chain(&e));
+                None
+            }
         });
         if !plan.sees_operations() {
-            let why = if nccl.has_symtab { "has no ncclEnqueueCheck" } else { "is stripped (no symbol table)" };
+            let why = if nccl.has_symbols() { "has no ncclEnqueueCheck" } else { "is stripped (no symbol table)" };
             problems.push(format!(
                 "operations can't be traced: this build {why}; use NVIDIA's wheel or an unstripped build"
             ));
         } else if !plan.missing.is_empty() {
             problems.push(format!("without {}", plan.missing.join(", ")));
         }
+        let version = nccl.version().ok().flatten().map(|v| v.to_string()).unwrap_or_default();
         Ok(Self {
             key: (library.dev, library.ino),
             file: library.file.clone(),
             path: library.path.clone(),
-            build_id: nccl.build_id,
-            version: nccl.version,
+            build_id: nccl.build_id().unwrap_or_default().to_owned(),
+            version,
             plan,
             problems,
         })
     }
 }
 
-fn layout(nccl: &NcclFile, cache: Option<&Path>) -> Result<KernelLayout, String> {
-    if let Some(layout) = cache.and_then(|dir| NcclLayout::load(dir, &nccl.build_id)) {
-        return Ok(layout.to_kernel());
+/// An error with its causes.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        next = cause.source();
     }
-    let layout = NcclLayout::from_dwarf(nccl).map_err(|e| e.to_string())?;
-    if let Some(dir) = cache
-        && let Err(e) = layout.store(dir)
-    {
-        tracing::info!(dir = %dir.display(), error = %e, "layout not cached");
-    }
-    Ok(layout.to_kernel())
+    text
 }

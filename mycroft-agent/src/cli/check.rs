@@ -9,7 +9,10 @@ use anyhow::Result;
 use super::{FINDING, HEALTHY, UNKNOWN, args::Check};
 use crate::{
     app::Library,
-    discover::process::{LibraryRef, Scanner},
+    discover::{
+        layout_cache::LayoutCache,
+        process::{LibraryRef, Scanner},
+    },
     probe::{
         Features, Prober, Settings,
         features::{Finding, Grade},
@@ -87,10 +90,11 @@ fn mapped() -> Result<Vec<Found>> {
     for p in report.appeared {
         files.entry((p.library.dev, p.library.ino)).or_insert_with(|| (p.library, Vec::new())).1.push(p.pid);
     }
+    let mut layouts = LayoutCache::new(None);
     let mut list: Vec<Found> = files
         .into_values()
         .map(|(library, pids)| {
-            let read = Library::read(&library, None).map_err(|why| format!("{}: {why}", library.path));
+            let read = Library::read(&library, &mut layouts).map_err(|why| format!("{}: {why}", library.path));
             (read, format!("mapped by {} processes", pids.len()))
         })
         .collect();
@@ -104,7 +108,7 @@ fn open(path: &Path) -> Result<Library, String> {
     let meta = file.metadata().map_err(|e| named(e.to_string()))?;
     let library =
         LibraryRef { path: path.display().to_string(), dev: meta.dev(), ino: meta.ino(), file: Arc::new(file) };
-    Library::read(&library, None).map_err(named)
+    Library::read(&library, &mut LayoutCache::new(None)).map_err(named)
 }
 
 fn describe(library: &Library, users: &str) -> Finding {

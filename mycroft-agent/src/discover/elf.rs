@@ -1,202 +1,195 @@
-//! What a library file says of itself: is it NCCL, which build, where its functions are.
+//! What a library file says of itself: whether it is NCCL, which one, and where its functions are.
 //!
-//! Files have 250 to 470 MB, so only what is needed is read, with pread and not through a mapping.
+//! Owns: identity and functions of a file. Must not: know struct layouts.
 
-use std::{
-    collections::BTreeMap,
-    fs::File,
-    io::{self, Read as _, Seek as _},
-    os::unix::fs::FileExt as _,
-};
+use std::fmt;
+use std::fs::File;
 
-use object::{
-    Object as _, ObjectSection as _, ObjectSegment as _, ObjectSymbol as _, ReadCache, SymbolKind,
-    elf::{EM_AARCH64, EM_X86_64},
-};
-use thiserror::Error;
+use serde::{Deserialize, Serialize};
 
-use super::dwarf::{DebugInfo, DwarfError, StructSpec, Structs};
+use super::dwarf::{Dwarf, DwarfError};
+use super::image::{ElfError, Image, Machine, Section};
+use super::symbols::{SymbolTable, choose};
 
-/// A `.rodata` larger than this is not searched for the version.
-const RODATA_LIMIT: u64 = 256 << 20;
-/// What every NCCL prints at its start; the version follows.
-const VERSION_MARK: &[u8] = b"NCCL version ";
-/// `endbr64`.
-const ENDBR64: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
-/// Exports by which NCCL is known, in whatever file.
+/// Exports that make a file NCCL; they are in every release since 2.0.
 const MARKS: [&str; 2] = ["ncclGetVersion", "ncclCommUserRank"];
 
-/// Why a file is of no use.
-#[derive(Debug, Error)]
-pub enum ElfError {
-    #[error("cannot read the file: {0}")]
-    Io(#[from] io::Error),
-    #[error("not an ELF file, or a corrupt one: {0}")]
-    Corrupt(#[from] object::Error),
-    #[error("built for another machine (ELF machine {0}); x86-64 and aarch64 are known")]
-    Machine(u16),
-    #[error("exports no ncclGetVersion and ncclCommUserRank: not NCCL")]
-    NotNccl,
+/// An NCCL release. The order is that of the releases.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Version {
+    pub major: u32,
+    pub minor: u32,
+    pub patch: u32,
 }
 
-/// A function's place.
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}.{}", self.major, self.minor, self.patch)
+    }
+}
+
+/// A function of a file, as a uprobe needs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Function {
-    pub vaddr: u64,
+    /// Address that the file gives it; add a process's load bias.
+    pub address: u64,
+    /// Bytes, 0 if the file does not say.
     pub size: u64,
-    /// Of the first instruction, in the file.
+    /// Of the first instruction, in bytes from the start of the file.
     pub file_offset: u64,
-    /// Bytes of a leading `endbr64`.
+    /// Bytes to skip before a probe is set: 4 where the function starts with `endbr64`, else 0.
+    ///
+    /// The kernel must single-step `endbr64` out of line, while it emulates the `push` that mostly follows,
+    /// which halves the cost of a probe.
     pub entry_skip: u64,
 }
 
-/// An NCCL library file.
+/// The tables of one file that are needed to probe it. Keeps the symbols in memory (1.4 MB for NCCL 2.32),
+/// so it is made, asked and dropped.
 #[derive(Debug)]
-pub struct NcclFile {
-    /// GNU build id in hex; empty if there is none.
-    pub build_id: String,
-    /// Such as `2.27.5`; empty if the file does not say.
-    pub version: String,
-    pub has_symtab: bool,
-    pub has_dwarf: bool,
-    functions: BTreeMap<String, Function>,
-    file: File,
+pub struct NcclFile<'f> {
+    image: Image<'f>,
+    exports: SymbolTable,
+    /// `.symtab`, unless stripped.
+    symbols: Option<SymbolTable>,
+    build_id: Option<String>,
 }
 
-impl NcclFile {
-    /// Reads a file and looks up `functions` by their plain C++ names.
+impl<'f> NcclFile<'f> {
+    /// Reads headers and symbol tables; `None` if the file is a library but not NCCL.
     ///
     /// # Errors
-    /// If it can't be read, is no sound ELF file, or is not NCCL.
-    pub fn open(file: &File, functions: &[&str]) -> Result<Self, ElfError> {
-        let mut reader = file.try_clone()?;
-        reader.rewind()?;
-        let mut magic = [0; 4];
-        reader.read_exact(&mut magic)?;
-        let cache = ReadCache::new(reader);
-        let elf = object::File::parse(&cache)?;
-        let machine = machine(file)?;
-        if !matches!(machine, EM_X86_64 | EM_AARCH64) {
-            return Err(ElfError::Machine(machine));
-        }
-        let exports: BTreeMap<&str, u64> = elf
-            .dynamic_symbols()
-            .filter(|s| s.is_definition() && s.kind() == SymbolKind::Text)
-            .filter_map(|s| Some((s.name().ok()?, s.address())))
-            .collect();
-        if !MARKS.iter().all(|m| exports.contains_key(m)) {
-            return Err(ElfError::NotNccl);
-        }
-        let segments: Vec<Segment> =
-            elf.segments().map(|s| Segment { address: s.address(), size: s.size(), file: s.file_range() }).collect();
-        let mut out = Self {
-            build_id: elf.build_id()?.map(hex).unwrap_or_default(),
-            version: version(&elf).unwrap_or_default(),
-            has_symtab: elf.symbol_table().is_some(),
-            has_dwarf: elf.section_by_name(".debug_info").is_some(),
-            functions: BTreeMap::new(),
-            file: file.try_clone()?,
+    /// No ELF file that we can work with, or one whose tables cannot be read; see [`ElfError`].
+    pub fn open(file: &'f File) -> Result<Option<Self>, ElfError> {
+        let image = Image::open(file)?;
+        let Some(exports) = SymbolTable::read(&image, ".dynsym")? else {
+            return Ok(None);
         };
-        for name in functions {
-            if let Some((vaddr, size)) = find(&elf, name)
-                && let Some(file_offset) = file_offset(&segments, vaddr)
-            {
-                let entry_skip = skip(file, file_offset);
-                out.functions.insert((*name).to_owned(), Function { vaddr, size, file_offset, entry_skip });
-            }
+        if MARKS.iter().any(|mark| exports.functions(mark).next().is_none()) {
+            return Ok(None);
         }
-        Ok(out)
+        let symbols = SymbolTable::read(&image, ".symtab")?;
+        let build_id = image.build_id()?;
+        Ok(Some(Self { image, exports, symbols, build_id }))
     }
 
+    /// Instruction set of the file.
     #[must_use]
-    pub fn function(&self, name: &str) -> Option<Function> {
-        self.functions.get(name).copied()
+    pub fn machine(&self) -> Machine {
+        self.image.machine()
     }
 
-    /// Looks structures up in the file's DWARF.
+    /// The build-id in hex; `None` if the file was linked without one.
+    #[must_use]
+    pub fn build_id(&self) -> Option<&str> {
+        self.build_id.as_deref()
+    }
+
+    /// Whether local functions can be found, and not only exports.
+    #[must_use]
+    pub fn has_symbols(&self) -> bool {
+        self.symbols.is_some()
+    }
+
+    /// Whether struct layouts can be read, see [`Self::dwarf`].
+    #[must_use]
+    pub fn has_dwarf(&self) -> bool {
+        self.image.section(".debug_info").is_some_and(|s| self.image.check_section(s).is_ok())
+    }
+
+    /// Debug information of the file.
     ///
     /// # Errors
-    /// If the file has no DWARF or a corrupt one.
-    pub fn structs(&self, specs: &[StructSpec<'_>]) -> Result<Structs, DwarfError> {
-        let section = |e| DwarfError::Section(".debug_info", e);
-        let mut reader = self.file.try_clone().map_err(|_| DwarfError::Absent)?;
-        reader.rewind().map_err(|_| DwarfError::Absent)?;
-        let cache = ReadCache::new(reader);
-        let elf = object::File::parse(&cache).map_err(section)?;
-        DebugInfo::load(&elf)?.structs(specs)
+    /// There is none, or it cannot be read.
+    pub fn dwarf(&self) -> Result<Dwarf<'f>, DwarfError> {
+        Dwarf::from_image(self.image.clone())
+    }
+
+    /// The release, out of the string `NCCL version X.Y.Z+cudaA.B` that all of them can print; `None` if it
+    /// is not there, or contradicts itself.
+    ///
+    /// The string was preferred to the number that `ncclGetVersion` stores, which would take a decoder for
+    /// each instruction set. Source: `VERSION_STRING` in `src/init.cc`, 2.8 to 2.30.
+    ///
+    /// # Errors
+    /// The read-only data cannot be read.
+    pub fn version(&self) -> Result<Option<Version>, ElfError> {
+        match self.image.section(".rodata") {
+            Some(section) => find_version(&self.image, section),
+            None => Ok(None),
+        }
+    }
+
+    /// The function that is called `name` in the source, exported or not; `None` if there is none, because
+    /// the release has none, it was inlined or the file is stripped.
+    ///
+    /// # Errors
+    /// Several functions bear the name, or the function is not where the file has bytes.
+    pub fn function(&self, name: &str) -> Result<Option<Function>, ElfError> {
+        let mut candidates: Vec<_> = self.exports.functions(name).collect();
+        if let Some(symbols) = &self.symbols {
+            candidates.extend(symbols.functions(name));
+        }
+        let Some(symbol) = choose(name, &candidates)? else {
+            return Ok(None);
+        };
+        let file_offset = self
+            .image
+            .code_offset(symbol.address)
+            .ok_or_else(|| ElfError::Malformed(format!("address 0x{:x} of {name}", symbol.address)))?;
+        Ok(Some(Function {
+            address: symbol.address,
+            size: symbol.size,
+            file_offset,
+            entry_skip: self.entry_skip(name, file_offset)?,
+        }))
+    }
+
+    fn entry_skip(&self, name: &str, file_offset: u64) -> Result<u64, ElfError> {
+        const ENDBR64: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
+        if self.machine() != Machine::X86_64 {
+            return Ok(0);
+        }
+        let start = self.image.bytes_at(name, file_offset, 4, 4)?;
+        Ok(if start == ENDBR64 { 4 } else { 0 })
     }
 }
 
-struct Segment {
-    address: u64,
-    size: u64,
-    /// Offset and size in the file.
-    file: (u64, u64),
-}
-
-fn file_offset(segments: &[Segment], vaddr: u64) -> Option<u64> {
-    segments
-        .iter()
-        .find(|s| vaddr >= s.address && vaddr - s.address < s.size.min(s.file.1))
-        .and_then(|s| s.file.0.checked_add(vaddr - s.address))
-}
-
-/// `e_machine`; object's own enumeration folds unknown machines into one.
-fn machine(file: &File) -> io::Result<u16> {
-    let mut bytes = [0; 2];
-    file.read_exact_at(&mut bytes, 18)?;
-    Ok(u16::from_le_bytes(bytes))
-}
-
-fn skip(file: &File, offset: u64) -> u64 {
-    let mut first = [0; 4];
-    match file.read_exact_at(&mut first, offset) {
-        Ok(()) if first == ENDBR64 => 4,
-        _ => 0,
+/// Looks through a section piece by piece. It has 0.5 MB in NCCL itself, but much more in a library that NCCL
+/// was linked into.
+fn find_version(image: &Image<'_>, section: &Section) -> Result<Option<Version>, ElfError> {
+    const PIECE: u64 = 1 << 20;
+    /// Pieces overlap by the longest text that counts.
+    const OVERLAP: u64 = 64;
+    image.check_section(section)?;
+    let mut found = None;
+    let mut at = 0;
+    while at < section.size {
+        let size = (section.size - at).min(PIECE + OVERLAP);
+        let bytes = image.bytes_at("section .rodata", section.offset + at, size, size)?;
+        for version in versions(&bytes) {
+            if found.is_some_and(|other| other != version) {
+                return Ok(None);
+            }
+            found = Some(version);
+        }
+        at += PIECE;
     }
+    Ok(found)
 }
 
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|b| format!("{b:02x}")).collect()
-}
-
-fn version<'a, R: object::ReadRef<'a>>(elf: &object::File<'a, R>) -> Option<String> {
-    let section = elf.section_by_name(".rodata").filter(|s| s.size() <= RODATA_LIMIT)?;
-    let data = section.data().ok()?;
-    memchr::memmem::find_iter(data, VERSION_MARK).find_map(|at| {
-        let text = data.get(at + VERSION_MARK.len()..)?;
-        let end = text.iter().position(|b| !b.is_ascii_digit() && *b != b'.')?;
-        let version = std::str::from_utf8(text.get(..end)?).ok()?;
-        (version.split('.').filter(|p| !p.is_empty()).count() == 3).then(|| version.to_owned())
+/// All `NCCL version X.Y.Z` in `bytes`.
+fn versions(bytes: &[u8]) -> impl Iterator<Item = Version> {
+    const LEAD: &[u8] = b"NCCL version ";
+    bytes.windows(LEAD.len()).enumerate().filter_map(move |(i, window)| {
+        let rest = (window == LEAD).then(|| bytes.get(i + LEAD.len()..))??;
+        // The character after the digits must be there, or the overlap may have cut them short.
+        let end = rest.iter().position(|b| !b.is_ascii_digit() && *b != b'.')?;
+        let mut numbers = str::from_utf8(rest.get(..end)?).ok()?.splitn(3, '.').map(str::parse);
+        let mut next = || numbers.next()?.ok();
+        Some(Version { major: next()?, minor: next()?, patch: next()? })
     })
 }
 
-/// Address and size of a function by its plain name: exported in C, or C++ with the Itanium mangling
-/// (`_Z16ncclEnqueueCheckP8ncclInfo`). Clones of the compiler (`.part.0`, `.cold`) are not the function. `None`
-/// if several functions share the name.
-fn find<'a, R: object::ReadRef<'a>>(elf: &object::File<'a, R>, name: &str) -> Option<(u64, u64)> {
-    let mangled = [format!("_Z{}{name}", name.len()), format!("_ZL{}{name}", name.len())];
-    let matches = |symbol: &str| {
-        symbol == name
-            || (!symbol.contains('.')
-                && mangled.iter().any(|m| symbol.strip_prefix(m.as_str()).is_some_and(is_parameters)))
-    };
-    let mut hits: Vec<(u64, u64)> = elf
-        .symbols()
-        .chain(elf.dynamic_symbols())
-        .filter(|s| s.is_definition() && s.kind() == SymbolKind::Text && s.address() != 0)
-        .filter(|s| s.name().is_ok_and(matches))
-        .map(|s| (s.address(), s.size()))
-        .collect();
-    hits.sort_unstable();
-    hits.dedup_by_key(|h| h.0);
-    match hits.as_slice() {
-        [one] => Some(*one),
-        _ => None,
-    }
-}
-
-/// What follows a mangled function name is its parameter types, never another name component.
-fn is_parameters(rest: &str) -> bool {
-    !rest.is_empty() && !rest.starts_with(['E', 'I'])
-}
+#[cfg(test)]
+mod tests;

@@ -5,6 +5,12 @@
 pub mod dwarf;
 pub mod elf;
 pub mod exit;
+pub mod image;
 pub mod layout;
+pub mod layout_cache;
 pub mod process;
 pub mod state;
+mod symbols;
+
+#[cfg(test)]
+mod testing;

@@ -79,7 +79,7 @@ pub struct Plan {
 
 impl Plan {
     /// Makes a plan. `find` looks a function up by its plain C++ name.
-    pub fn new(layout: KernelLayout, find: impl Fn(&str) -> Option<Entry>) -> Self {
+    pub fn new(layout: KernelLayout, mut find: impl FnMut(&str) -> Option<Entry>) -> Self {
         let mut points = Vec::new();
         let mut missing = Vec::new();
         for (program, function) in Program::TABLE {
