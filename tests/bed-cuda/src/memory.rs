@@ -168,9 +168,10 @@ pub(crate) unsafe extern "C" fn memcpy_async(
         }
     } else {
         // SAFETY: CUDA's contract: the source is valid for `len` bytes at the call.
+        let staged = unsafe { std::slice::from_raw_parts(from.cast::<u8>(), len) }.to_vec();
         Work::CopyStaged {
             to: to as usize,
-            from: unsafe { std::slice::from_raw_parts(from.cast(), len) }.to_vec(),
+            from: staged,
         }
     };
     stream.push(work);

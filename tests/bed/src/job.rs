@@ -122,7 +122,7 @@ impl Builder {
             "at most {} communicators",
             control::MAX_COMMS
         );
-        let folder = tempfile::Builder::new().prefix("mycroft-bed-").tempdir()?;
+        let folder = artifacts::folder()?;
         let dir = folder.path().to_owned();
         fs::write(dir.join("layout"), layout::of_library(&library, &self.nccl)?.as_bytes())?;
         symlink(artifacts::find("libbed_nvml.so")?, dir.join("libnvidia-ml.so.1"))?;
@@ -488,7 +488,7 @@ impl Drop for Job {
         if std::env::var_os("BED_KEEP").is_some()
             && let Some(folder) = self.folder.take()
         {
-            drop(folder.keep());
+            artifacts::keep(folder);
         }
     }
 }

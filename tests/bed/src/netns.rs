@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context, Result, bail};
 
+use crate::artifacts;
+
 /// The hosts of one job; removed when dropped.
 #[derive(Debug)]
 pub(crate) struct Hosts {
@@ -93,10 +95,12 @@ impl Drop for Hosts {
     }
 }
 
-/// Removes what a harness left that was killed: its process is gone.
+/// Removes what a harness left that was killed.
 fn remove_leftovers() {
-    let owner = |name: &str| -> Option<u32> { name.strip_prefix(PREFIX)?.split('x').next()?.parse().ok() };
-    let dead = |name: &&str| owner(name).is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists());
+    let dead = |name: &&str| {
+        let owner = name.strip_prefix(PREFIX).and_then(|rest| rest.split('x').next());
+        owner.is_some_and(artifacts::is_gone)
+    };
     let spaces = ip("netns list").unwrap_or_default();
     for space in spaces.lines().filter_map(|l| l.split_whitespace().next()).filter(dead) {
         drop(ip(&format!("netns del {space}")));

@@ -1,4 +1,5 @@
 //! Each fault does what it says.
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod common;
 

@@ -22,8 +22,15 @@ macro_rules! functions {
 
         impl Api {
             fn resolve(library: *mut c_void) -> Result<Api> {
-                // SAFETY: each symbol has the type that `nccl.h`, or `bed-cuda` for the `bed_` ones, gives it.
-                Ok(unsafe { Api { $($field: std::mem::transmute::<*mut c_void, _>(symbol(library, $symbol)?)),* } })
+                $(
+                    // SAFETY: the symbol has the type that `nccl.h`, or `bed-cuda` for the `bed_` ones, gives it.
+                    let $field = unsafe {
+                        std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($arg),*) $(-> $out)?>(
+                            symbol(library, $symbol)?,
+                        )
+                    };
+                )*
+                Ok(Api { $($field),* })
             }
         }
     };
