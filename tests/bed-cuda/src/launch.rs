@@ -41,7 +41,7 @@ pub(crate) struct CuConfig {
     stream: *mut c_void,
 }
 
-/// Parameters of NCCL's kernels up to 2.22: communicator, channels, first work.
+/// Parameters of NCCL's kernels up to 2.21: communicator, channels, first work.
 const OLD_PARAMETERS: usize = 3;
 
 /// # Safety

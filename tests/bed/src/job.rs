@@ -1,12 +1,12 @@
 //! A running job: its processes, what they report, and the faults put into them.
 
-use std::cell::RefCell;
 use std::fs;
 use std::io;
 use std::os::unix::fs::symlink;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -132,7 +132,7 @@ impl Builder {
         let hosts = if self.netns { Some(Hosts::new(processes)?) } else { None };
         let mut job = Job {
             processes: Vec::new(),
-            starved: RefCell::default(),
+            starved: Mutex::default(),
             hosts,
             control,
             folder: Some(folder),
@@ -148,18 +148,22 @@ impl Builder {
         }
         for process in 0..processes {
             let child = job.start_process(process, &library)?;
-            job.processes.push(RefCell::new(child));
+            job.processes.push(Mutex::new(child));
         }
         Ok(job)
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A running job. Dropping it kills its processes and removes its namespaces and files.
 #[derive(Debug)]
 pub struct Job {
     // in the order in which they have to go
-    processes: Vec<RefCell<Child>>,
-    starved: RefCell<Vec<Starved>>,
+    processes: Vec<Mutex<Child>>,
+    starved: Mutex<Vec<Starved>>,
     hosts: Option<Hosts>,
     control: Control,
     folder: Option<tempfile::TempDir>,
@@ -341,7 +345,7 @@ impl Job {
                 );
                 let nth = rank % self.config.gpus_per_proc;
                 let tid = starve::find_thread(self.rank(rank).pid(), "NCCL Progress", nth)?;
-                self.starved.borrow_mut().push(starve::starve(tid)?);
+                lock(&self.starved).push(starve::starve(tid)?);
             }
             _ => bail!("{fault:?} is applied by the rank"),
         }
@@ -435,7 +439,7 @@ impl Job {
     fn ended(&self) -> Vec<Option<ExitStatus>> {
         self.processes
             .iter()
-            .map(|p| p.borrow_mut().try_wait().ok().flatten())
+            .map(|p| lock(p).try_wait().ok().flatten())
             .collect()
     }
 
@@ -474,7 +478,7 @@ impl Job {
     /// Kills what still runs and waits for it.
     pub fn kill(&self) {
         for process in &self.processes {
-            let mut process = process.borrow_mut();
+            let mut process = lock(process);
             // it may have ended by itself
             drop(process.kill());
             drop(process.wait());
@@ -499,7 +503,7 @@ impl Rank<'_> {
     }
 
     pub fn pid(&self) -> u32 {
-        self.job.processes[self.job.process_of(self.index)].borrow().id()
+        lock(&self.job.processes[self.job.process_of(self.index)]).id()
     }
 
     pub fn phase(&self) -> Phase {
@@ -538,7 +542,7 @@ impl Rank<'_> {
     /// The signal that ended the rank's process, if one did.
     pub fn killed_by(&self) -> Option<i32> {
         let process = &self.job.processes[self.job.process_of(self.index)];
-        process.borrow_mut().try_wait().ok().flatten().and_then(|s| s.signal())
+        lock(process).try_wait().ok().flatten().and_then(|s| s.signal())
     }
 
     pub fn log(&self) -> String {

@@ -78,7 +78,7 @@ const CHANNEL: &[(&str, Want)] = &[
     ("ring.index", Bytes(4)),
 ];
 
-/// From 2.23 on.
+/// From 2.22 on.
 const BATCHES: &[Struct] = &[
     Struct {
         names: &["ncclDevChannel"],
@@ -155,7 +155,7 @@ const BATCHES: &[Struct] = &[
     },
 ];
 
-/// Up to 2.22.
+/// Up to 2.21.
 const OLD_WORKS: &[Struct] = &[
     Struct {
         names: &["ncclDevChannel"],

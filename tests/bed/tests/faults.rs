@@ -169,6 +169,23 @@ fn calls_that_do_not_match() {
     }
 }
 
+/// Counts that need a different number of chunks: ranks wait for each other for good.
+#[test]
+fn a_count_that_differs_much() {
+    let _alone = alone();
+    let fault = Fault::DifferentCount { rank: 1, at: 2 };
+    let job = job(&releases()[0])
+        .ranks(2)
+        .count(3_000_000)
+        .iters(6)
+        .fault(fault)
+        .start()
+        .unwrap();
+    job.wait_iteration(2, LONG).unwrap();
+    let completed = job.wait_hang(QUIET, LONG).unwrap();
+    assert!(completed.iter().any(|n| *n < 6), "{}", job.describe());
+}
+
 #[test]
 fn a_link_that_goes_down_and_up() {
     let _alone = alone();

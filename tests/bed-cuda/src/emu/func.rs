@@ -39,7 +39,7 @@ struct Rows {
     signed_in_arg: bool,
 }
 
-const ROWS: [Rows; 3] = [
+const ROWS: [Rows; 4] = [
     Rows {
         from: 22100,
         types: 10,
@@ -48,7 +48,14 @@ const ROWS: [Rows; 3] = [
         signed_in_arg: false,
     },
     Rows {
-        from: 22700,
+        from: 22300,
+        types: 10,
+        gather_algos: 4,
+        gap: 0,
+        signed_in_arg: false,
+    },
+    Rows {
+        from: 22400,
         types: 12,
         gather_algos: 4,
         gap: 0,

@@ -33,7 +33,7 @@ pub(super) struct Channel {
     pub(super) next: Field<i32>,
     pub(super) user_ranks: Pointer,
     pub(super) index: Field<i32>,
-    /// Up to 2.22, the device acknowledges works of the fifo here.
+    /// Up to 2.21, the device acknowledges works of the fifo here.
     pub(super) fifo_done: Option<Pointer>,
     /// Later, it counts them here.
     pub(super) work_counter: Option<Field<u64>>,
@@ -67,7 +67,7 @@ pub(super) enum Works {
     Fifo(Box<OldWorks>),
 }
 
-/// From 2.23 on: kernel arguments, then batches, then works there or in a fifo.
+/// From 2.22 on: kernel arguments, then batches, then works there or in a fifo.
 pub(super) struct Batches {
     pub(super) args_size: usize,
     pub(super) comm: Pointer,
@@ -113,7 +113,7 @@ pub(super) struct P2p {
     pub(super) special: [Bits; 6],
 }
 
-/// Up to 2.22: works of 512 bytes.
+/// Up to 2.21: works of 512 bytes.
 pub(super) struct OldWorks {
     pub(super) size: usize,
     pub(super) next: Field<i32>,

@@ -1,4 +1,4 @@
-//! Works of NCCL 2.23 and later: batches that point to work descriptors, in the arguments or in a fifo.
+//! Works of NCCL 2.22 and later: batches that point to work descriptors, in the arguments or in a fifo.
 
 use super::Model;
 use super::combine::Reduction;
@@ -185,5 +185,24 @@ fn small_float(bits: u8) -> usize {
         mantissa
     } else {
         (8 | mantissa) << (exponent - 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_go_to_channels_in_bit_reversed_order() {
+        let parts = |channels, base| (0..4).map(|c| part_of_channel(channels, base, c)).collect::<Vec<_>>();
+        assert_eq!(parts(4, 0), [0, 2, 1, 3]);
+        assert_eq!(parts(4, 1), [3, 0, 2, 1]);
+        assert_eq!(part_of_channel(1, 0, 0), 0);
+    }
+
+    #[test]
+    fn small_floats() {
+        assert_eq!([0, 7, 8, 9, 16, 17].map(small_float), [0, 7, 8, 9, 16, 18]);
+        assert_eq!(small_float(17 << 3), 8 << 16);
     }
 }

@@ -1,4 +1,4 @@
-//! Works of NCCL up to 2.22: records of 512 bytes, chained.
+//! Works of NCCL up to 2.21: records of 512 bytes, chained.
 
 use std::sync::atomic::Ordering;
 

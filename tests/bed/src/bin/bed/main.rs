@@ -66,6 +66,8 @@ struct Run {
 }
 
 fn main() -> Result<ExitCode> {
+    // SAFETY: the default action: with the reader of its output, the program goes, too.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
     match Args::parse().command {
         Command::Run(run) => run.run(),
         Command::Layout { nccl } => {
