@@ -10,26 +10,29 @@ use common::{LONG, alone, job, releases};
 use mycroft_bed::{Fault, Job, NOW, Phase};
 
 /// No progress for so long is a hang: an iteration takes a few milliseconds.
-const QUIET: Duration = Duration::from_millis(1500);
+const QUIET: Duration = Duration::from_millis(1000);
 
-/// All ranks but one have entered the iteration after the `n` that all have completed.
-fn assert_hang_without(job: &Job, rank: usize, n: u64) {
-    assert_eq!(
-        job.wait_hang(QUIET, LONG).unwrap(),
-        vec![n; job.ranks().count()],
-        "{}",
-        job.describe()
-    );
-    for other in job.ranks() {
-        let inside = u64::from(other.index() != rank);
-        assert_eq!(
-            other.entered(),
-            n + inside,
-            "rank {}: {}",
-            other.index(),
-            job.describe()
-        );
+/// Waits until the job is in a state, and checks that it stays there.
+fn assert_stays(job: &Job, what: &str, state: impl Fn(&Job) -> bool) {
+    let begin = Instant::now();
+    while !state(job) {
+        assert!(begin.elapsed() < LONG, "never {what}: {}", job.describe());
+        std::thread::sleep(Duration::from_millis(5));
     }
+    let begin = Instant::now();
+    while begin.elapsed() < QUIET {
+        assert!(state(job), "no longer {what}: {}", job.describe());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// All ranks have completed `n` iterations, and all but one have entered the next.
+fn assert_hang_without(job: &Job, rank: usize, n: u64) {
+    let inside = |r: usize| u64::from(r != rank);
+    assert_stays(job, "hanging", |job| {
+        job.ranks()
+            .all(|r| r.completed() == n && r.entered() == n + inside(r.index()))
+    });
 }
 
 #[test]
@@ -39,7 +42,6 @@ fn a_rank_that_never_enters() {
         .fault(Fault::NeverEnter { rank: 2, at: 5 })
         .start()
         .unwrap();
-    job.wait_iteration(5, LONG).unwrap();
     assert_hang_without(&job, 2, 5);
     // in the application, asleep: clock_nanosleep
     let syscall = std::fs::read_to_string(format!("/proc/{}/syscall", job.rank(2).pid())).unwrap();
@@ -104,7 +106,7 @@ fn a_rank_that_dies() {
         std::thread::sleep(Duration::from_millis(5));
     }
     assert_eq!(job.rank(1).killed_by(), Some(libc::SIGKILL), "{}", job.describe());
-    assert_eq!(job.wait_hang(QUIET, LONG).unwrap(), [5; 4], "{}", job.describe());
+    assert_stays(&job, "at iteration 5", |job| job.ranks().all(|r| r.completed() == 5));
 }
 
 #[test]
@@ -114,7 +116,6 @@ fn a_process_that_is_stopped_and_goes_on() {
         .fault(Fault::Stop { rank: 3, at: 4 })
         .start()
         .unwrap();
-    job.wait_iteration(4, LONG).unwrap();
     assert_hang_without(&job, 3, 4);
     job.inject(Fault::Cont { rank: 3 }).unwrap();
     job.wait_iteration(8, LONG).unwrap();
@@ -133,10 +134,10 @@ fn a_gpu_that_stalls_and_resumes() {
             })
             .start()
             .unwrap();
-        job.wait_iteration(4, LONG).unwrap();
-        let completed = job.wait_hang(QUIET, LONG).unwrap();
-        assert_eq!(completed, [4; 4], "NCCL {release}: {}", job.describe());
-        assert!(job.rank(1).gpu_stalled() && !job.rank(0).gpu_stalled());
+        assert_stays(&job, "stalled in iteration 4", |job| {
+            job.rank(1).gpu_stalled() && job.ranks().all(|r| r.completed() == 4)
+        });
+        assert!(!job.rank(0).gpu_stalled());
         assert_eq!(job.rank(1).launches(), 5);
         job.inject(Fault::GpuResume { rank: 1 }).unwrap();
         job.wait_success(LONG)
@@ -230,7 +231,8 @@ fn a_proxy_thread_that_gets_no_cpu() {
     let normal = rate(&job, Duration::from_secs(1));
     job.inject(Fault::StarveProxy { rank: 1 }).unwrap();
     let starved = rate(&job, Duration::from_secs(2));
-    assert!(starved < normal / 5.0, "{normal} a second, then {starved}");
+    println!("{normal:.0} iterations a second, starved {starved:.1}");
+    assert!(starved < normal / 4.0, "{normal} a second, then {starved}");
     assert_eq!(job.rank(1).phase(), Phase::Running);
 }
 
