@@ -1,1 +1,7 @@
 //! Who to trace: processes that map NCCL, and what their library file says of itself.
+
+pub mod dwarf;
+pub mod image;
+
+#[cfg(test)]
+mod testing;
