@@ -1,5 +1,4 @@
 //! Each fault does what it says.
-#![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod common;
 
