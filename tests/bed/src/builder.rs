@@ -15,7 +15,7 @@ use crate::control::{self, Control};
 use crate::fault::Fault;
 use crate::job::Job;
 use crate::netns::Hosts;
-use crate::workload::{Dtype, Op, RedOp};
+use crate::workload::{Dtype, Op, RedOp, Step};
 use crate::{artifacts, layout, nccl, spawn};
 
 /// What a job is to be; see [`Job::builder`].
@@ -25,9 +25,7 @@ pub struct Builder {
     pub(crate) ranks: usize,
     pub(crate) gpus_per_proc: usize,
     comms: usize,
-    op: Op,
-    dtype: Dtype,
-    redop: RedOp,
+    steps: Vec<Step>,
     root: usize,
     count: usize,
     iters: u64,
@@ -60,9 +58,6 @@ impl Builder {
         gpus_per_proc: usize,
         /// Communicators over the same ranks, used in turn (default 1).
         comms: usize,
-        op: Op,
-        dtype: Dtype,
-        redop: RedOp,
         /// Root of `Broadcast` and `Reduce` (default 0).
         root: usize,
         /// Elements per rank (default 1000).
@@ -85,6 +80,38 @@ impl Builder {
     #[must_use]
     pub fn nccl(mut self, version: &str) -> Self {
         version.clone_into(&mut self.nccl);
+        self
+    }
+
+    /// The collective (default `AllReduce`).
+    #[must_use]
+    pub fn op(mut self, op: Op) -> Self {
+        self.steps[0].op = op;
+        self
+    }
+
+    /// The type of its elements (default `F32`).
+    #[must_use]
+    pub fn dtype(mut self, dtype: Dtype) -> Self {
+        self.steps[0].dtype = dtype;
+        self
+    }
+
+    /// The reduction (default `Sum`).
+    #[must_use]
+    pub fn redop(mut self, redop: RedOp) -> Self {
+        self.steps[0].redop = redop;
+        self
+    }
+
+    /// A cycle of collectives instead of one: an iteration takes the next.
+    ///
+    /// # Panics
+    /// If there is none.
+    #[must_use]
+    pub fn cycle(mut self, steps: impl IntoIterator<Item = Step>) -> Self {
+        self.steps = steps.into_iter().collect();
+        assert!(!self.steps.is_empty(), "a cycle has at least one collective");
         self
     }
 
@@ -171,15 +198,15 @@ impl Builder {
             command.arg(name).arg(number.to_string());
         }
         let words = [
-            ("--op", self.op.to_string()),
-            ("--dtype", self.dtype.to_string()),
-            ("--redop", self.redop.to_string()),
             ("--iters", self.iters.to_string()),
             ("--pause-us", self.pause.as_micros().to_string()),
             ("--timeout-s", self.timeout.as_secs().max(1).to_string()),
         ];
         for (name, word) in words {
             command.arg(name).arg(word);
+        }
+        for step in &self.steps {
+            command.arg("--step").arg(step.to_string());
         }
         if !self.check {
             command.arg("--no-check");
@@ -245,9 +272,7 @@ impl Default for Builder {
             ranks: 4,
             gpus_per_proc: 1,
             comms: 1,
-            op: Op::AllReduce,
-            dtype: Dtype::F32,
-            redop: RedOp::Sum,
+            steps: vec![Step::default()],
             root: 0,
             count: 1000,
             iters: 0,

@@ -55,7 +55,7 @@ impl<'a> Rank<'a> {
         self.job.control.launches(self.index)
     }
 
-    /// Whether a [`Fault::GpuStall`] has taken hold.
+    /// Whether a [`crate::Fault::GpuStall`] has taken hold.
     pub fn gpu_stalled(&self) -> bool {
         self.job.control.stalled(self.index)
     }
