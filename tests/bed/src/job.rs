@@ -230,6 +230,8 @@ impl Job {
 
     /// Kills what still runs and waits for it.
     pub fn kill(&self) {
+        // a starved thread needs the CPU to die
+        lock(&self.starved).clear();
         for process in &self.processes {
             let mut process = lock(process);
             // it may have ended by itself
