@@ -41,7 +41,7 @@ pub(crate) struct CuConfig {
     stream: *mut c_void,
 }
 
-/// Parameters of NCCL's kernels up to 2.22: communicator, channels, first work.
+/// Parameters of NCCL's kernels up to 2.21: communicator, channels, first work.
 const OLD_PARAMETERS: usize = 3;
 
 /// # Safety
@@ -74,7 +74,9 @@ pub(crate) unsafe extern "C" fn kernel(
     on: *mut c_void,
 ) -> Code {
     // SAFETY: NCCL launches through the runtime only kernels with these three parameters of eight bytes.
-    let args = (0..OLD_PARAMETERS).map(|i| unsafe { args.add(i).read().cast::<u64>().read_unaligned() }).collect();
+    let args = (0..OLD_PARAMETERS)
+        .map(|i| unsafe { args.add(i).read().cast::<u64>().read_unaligned() })
+        .collect();
     // SAFETY: the handle is ours, as CUDA requires of the caller.
     unsafe { launch(function, grid.x, on, args) }
 }

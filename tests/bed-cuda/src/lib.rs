@@ -1,7 +1,7 @@
 //! Test bed: the CUDA runtime and the GPU kernels that `libnccl` needs, on host threads.
 //!
 //! Preloaded into a test process. Once `libnccl` is mapped, every public CUDA runtime function inside it is
-//! redirected here ([`attach`]); NCCL's own host code, proxies and sockets run unchanged. See `docs/testbed.md`.
+//! redirected here (module `attach`); NCCL's own host code, proxies and sockets run unchanged. See `docs/testbed.md`.
 #![expect(clippy::print_stderr, reason = "the only way a preloaded library has to report")]
 
 #[macro_use]

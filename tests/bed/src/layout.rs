@@ -5,14 +5,17 @@
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
+use mycroft_agent::discover::dwarf::{Field, StructSpec, read_structs};
 
-/// A structure by NCCL's name (or names: the first that is there), the name the bed gives it, and its fields.
+/// A structure by NCCL's name, the name the bed gives it, and its fields.
+#[derive(Clone, Copy)]
 struct Struct {
-    names: &'static [&'static str],
+    name: &'static str,
     short: &'static str,
     fields: &'static [(&'static str, Want)],
 }
@@ -33,22 +36,33 @@ use Want::{Any, Bits, Bytes, Either};
 
 const PTR: Want = Bytes(8);
 
+/// The communicator as kernels see it, and its name from 2.28 on.
+const COMM: Struct = Struct {
+    name: "ncclDevComm",
+    short: "comm",
+    fields: &[
+        ("rank", Bytes(4)),
+        ("nRanks", Bytes(4)),
+        ("buffSizes", Bytes(12)),
+        ("abortFlag", PTR),
+        ("channels", PTR),
+    ],
+};
+const LATER_COMM: Struct = Struct {
+    name: "ncclKernelComm",
+    ..COMM
+};
+const FIRST_LATER_COMM: u32 = 22800;
+
 /// Structures of every release.
 const COMMON: &[Struct] = &[
     Struct {
-        names: &["ncclKernelComm", "ncclDevComm"],
-        short: "comm",
-        fields: &[
-            ("rank", Bytes(4)),
-            ("nRanks", Bytes(4)),
-            ("buffSizes", Bytes(12)),
-            ("abortFlag", PTR),
-            ("channels", PTR),
-        ],
+        name: "ncclDevChannelPeer",
+        short: "peer",
+        fields: &[("send", Any), ("recv", Any)],
     },
-    Struct { names: &["ncclDevChannelPeer"], short: "peer", fields: &[("send", Any), ("recv", Any)] },
     Struct {
-        names: &["ncclConnInfo"],
+        name: "ncclConnInfo",
         short: "conn",
         fields: &[
             ("buffs", Bytes(24)),
@@ -60,25 +74,28 @@ const COMMON: &[Struct] = &[
         ],
     },
     Struct {
-        names: &["ncclConnFifo"],
+        name: "ncclConnFifo",
         short: "fifo",
         fields: &[("mode", Bytes(4)), ("offset", Either(4, 8)), ("size", Bytes(8))],
     },
 ];
 
-const CHANNEL: &[(&str, Want)] = &[
-    ("peers", PTR),
-    ("ring.prev", Bytes(4)),
-    ("ring.next", Bytes(4)),
-    ("ring.userRanks", PTR),
-    ("ring.index", Bytes(4)),
-];
-
-/// From 2.23 on.
+/// From 2.22 on.
 const BATCHES: &[Struct] = &[
-    Struct { names: &["ncclDevChannel"], short: "channel", fields: &[("workCounter", Bytes(8))] },
     Struct {
-        names: &["ncclDevKernelArgs"],
+        name: "ncclDevChannel",
+        short: "channel",
+        fields: &[
+            ("peers", PTR),
+            ("ring.prev", Bytes(4)),
+            ("ring.next", Bytes(4)),
+            ("ring.userRanks", PTR),
+            ("ring.index", Bytes(4)),
+            ("workCounter", Bytes(8)),
+        ],
+    },
+    Struct {
+        name: "ncclDevKernelArgs",
         short: "args",
         fields: &[
             ("comm", PTR),
@@ -89,7 +106,7 @@ const BATCHES: &[Struct] = &[
         ],
     },
     Struct {
-        names: &["ncclDevWorkBatch"],
+        name: "ncclDevWorkBatch",
         short: "batch",
         fields: &[
             ("nextJump", Bits),
@@ -101,7 +118,7 @@ const BATCHES: &[Struct] = &[
         ],
     },
     Struct {
-        names: &["ncclDevWorkColl"],
+        name: "ncclDevWorkColl",
         short: "coll",
         fields: &[
             ("channelLo", Bits),
@@ -122,7 +139,7 @@ const BATCHES: &[Struct] = &[
         ],
     },
     Struct {
-        names: &["ncclDevWorkP2p"],
+        name: "ncclDevWorkP2p",
         short: "p2p",
         fields: &[
             ("sendAddr", PTR),
@@ -147,11 +164,22 @@ const BATCHES: &[Struct] = &[
     },
 ];
 
-/// Up to 2.22.
+/// Up to 2.21.
 const OLD_WORKS: &[Struct] = &[
-    Struct { names: &["ncclDevChannel"], short: "channel", fields: &[("workFifoDone", PTR)] },
     Struct {
-        names: &["ncclWork"],
+        name: "ncclDevChannel",
+        short: "channel",
+        fields: &[
+            ("peers", PTR),
+            ("ring.prev", Bytes(4)),
+            ("ring.next", Bytes(4)),
+            ("ring.userRanks", PTR),
+            ("ring.index", Bytes(4)),
+            ("workFifoDone", PTR),
+        ],
+    },
+    Struct {
+        name: "ncclWork",
         short: "work",
         fields: &[
             ("header.workNext", Bytes(4)),
@@ -164,7 +192,7 @@ const OLD_WORKS: &[Struct] = &[
         ],
     },
     Struct {
-        names: &["ncclWorkElem"],
+        name: "ncclWorkElem",
         short: "elem",
         fields: &[
             ("isUsed", Bits),
@@ -181,7 +209,7 @@ const OLD_WORKS: &[Struct] = &[
         ],
     },
     Struct {
-        names: &["ncclWorkElemP2p"],
+        name: "ncclWorkElemP2p",
         short: "p2pelem",
         fields: &[
             ("peer", Bits),
@@ -201,14 +229,6 @@ const OLD_WORKS: &[Struct] = &[
 /// First release with batches.
 const FIRST_BATCHES: u32 = 22300;
 
-/// Place of a field: byte offset, size of the field or of its storage, and for a bitfield where it lies in there.
-#[derive(Clone, Copy, Debug)]
-struct Found {
-    at: u64,
-    size: u64,
-    bits: Option<(u64, u64)>,
-}
-
 /// `2.27.5` as NCCL numbers it: 22705.
 fn code(version: &str) -> Result<u32> {
     let parts: Result<Vec<u32>, _> = version.split('.').map(str::parse).collect();
@@ -222,125 +242,127 @@ fn code(version: &str) -> Result<u32> {
 pub fn of_library(library: &Path, version: &str) -> Result<Arc<str>> {
     type Known = Mutex<HashMap<PathBuf, Arc<str>>>;
     static KNOWN: OnceLock<Known> = OnceLock::new();
-    let mut known = KNOWN.get_or_init(Known::default).lock().unwrap_or_else(PoisonError::into_inner);
+    let mut known = KNOWN
+        .get_or_init(Known::default)
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner);
     if let Some(text) = known.get(library) {
         return Ok(Arc::clone(text));
     }
-    let works = if code(version)? >= FIRST_BATCHES { BATCHES } else { OLD_WORKS };
-    let channel = Struct { names: &["ncclDevChannel"], short: "channel", fields: CHANNEL };
-    let structs: Vec<&Struct> = COMMON.iter().chain([&channel]).chain(works).collect();
-    let text: Arc<str> = describe(library, version, &structs)?.into();
+    let text: Arc<str> = describe(library, version, &structs(code(version)?))?.into();
     known.insert(library.to_owned(), Arc::clone(&text));
     Ok(text)
 }
 
-/// Reads the structures with gdb.
-struct Debug(HashMap<String, (u64, HashMap<String, Found>)>);
-
-const SCRIPT: &str = r"
-import gdb, os
-def find(t, parts, base=0):
-    for f in t.fields():
-        inner = f.type.strip_typedefs()
-        if not f.name:
-            r = find(inner, parts, base + f.bitpos)
-            if r: return r
-        elif f.name == parts[0]:
-            if len(parts) == 1: return base + f.bitpos, f
-            return find(inner, parts[1:], base + f.bitpos)
-for line in open(os.environ['BED_SPEC']):
-    name, *fields = line.split()
-    try: t = gdb.lookup_type('struct ' + name)
-    except gdb.error: continue
-    print('S', name, t.sizeof)
-    for path in fields:
-        r = find(t, path.split('.'))
-        if not r: continue
-        pos, f = r
-        size = f.type.strip_typedefs().sizeof
-        at = pos // 8
-        if f.bitsize: at = at // size * size
-        print('F', name, path, at, size, pos - at * 8, f.bitsize)
-";
-
-impl Debug {
-    fn read(library: &Path, structs: &[&Struct]) -> Result<Debug> {
-        let dir = tempfile::tempdir()?;
-        let (spec, script) = (dir.path().join("spec"), dir.path().join("script.py"));
-        let mut lines = String::new();
-        for s in structs {
-            let fields: Vec<_> = s.fields.iter().map(|(f, _)| *f).collect();
-            for name in s.names {
-                writeln!(lines, "{name} {}", fields.join(" "))?;
-            }
-        }
-        std::fs::write(&spec, lines)?;
-        std::fs::write(&script, SCRIPT)?;
-        let out = std::process::Command::new("gdb")
-            .args(["-batch", "-q", "-x"])
-            .arg(&script)
-            .arg(library)
-            .env("BED_SPEC", &spec)
-            .output()?;
-        let mut all: HashMap<String, (u64, HashMap<String, Found>)> = HashMap::new();
-        for line in String::from_utf8_lossy(&out.stdout).lines() {
-            match line.split_whitespace().collect::<Vec<_>>()[..] {
-                ["S", name, size] => all.entry(name.to_owned()).or_default().0 = size.parse()?,
-                ["F", name, path, at, size, low, width] => {
-                    let width: u64 = width.parse()?;
-                    let bits = (width > 0).then(|| low.parse().map(|low| (low, width))).transpose()?;
-                    let found = Found { at: at.parse()?, size: size.parse()?, bits };
-                    all.entry(name.to_owned()).or_default().1.insert(path.to_owned(), found);
-                }
-                _ => {}
-            }
-        }
-        Ok(Debug(all))
-    }
-
-    fn size(&self, name: &str) -> Option<u64> {
-        self.0.get(name).map(|s| s.0)
-    }
-
-    fn field(&self, name: &str, path: &str) -> Option<Found> {
-        self.0.get(name)?.1.get(path).copied()
-    }
+/// What the emulation needs of a release.
+fn structs(code: u32) -> Vec<Struct> {
+    let comm = if code >= FIRST_LATER_COMM { LATER_COMM } else { COMM };
+    let works = if code >= FIRST_BATCHES { BATCHES } else { OLD_WORKS };
+    [comm].iter().chain(COMMON).chain(works).copied().collect()
 }
 
-fn describe(library: &Path, version: &str, structs: &[&Struct]) -> Result<String> {
-    let debug = Debug::read(library, structs)?;
+fn describe(library: &Path, version: &str, structs: &[Struct]) -> Result<String> {
+    let paths: Vec<Vec<&str>> = structs
+        .iter()
+        .map(|s| s.fields.iter().map(|(path, _)| *path).collect())
+        .collect();
+    let specs: Vec<_> = structs
+        .iter()
+        .zip(&paths)
+        .map(|(s, fields)| StructSpec {
+            name: s.name,
+            unit: None,
+            fields,
+        })
+        .collect();
+    let file = File::open(library).with_context(|| library.display().to_string())?;
+    let read = read_structs(&file, &specs).with_context(|| format!("debug information of NCCL {version}"))?;
     let mut text = format!("nccl {}\n", code(version)?);
-    for s in structs {
-        let Some((name, size)) = s.names.iter().find_map(|n| Some((n, debug.size(n)?))) else {
-            bail!("NCCL {version}: struct {} not found in DWARF", s.names.join(" or "));
+    for (s, found) in structs.iter().zip(&read.found) {
+        let Some(found) = found else {
+            bail!("NCCL {version}: struct {} not found in DWARF", s.name);
         };
-        let size = format!("size {} {size}\n", s.short);
-        if !text.contains(&size) {
-            text += &size;
-        }
+        writeln!(text, "size {} {}", s.short, found.size)?;
         for (path, want) in s.fields {
-            let Some(found) = debug.field(name, path) else {
-                bail!("NCCL {version}: {name}.{path} not found in DWARF");
+            let Some(field) = found.fields.get(*path) else {
+                bail!("NCCL {version}: {}.{path} not found in DWARF", s.name);
             };
-            text += &item(&format!("{}.{path}", s.short), *want, found)
-                .map_err(|e| e.context(format!("NCCL {version}: {name}.{path}")))?;
+            text += &line(&format!("{}.{path}", s.short), *want, field)
+                .with_context(|| format!("NCCL {version}: {}.{path}", s.name))?;
         }
     }
     Ok(text)
 }
 
 /// One line for the emulated GPU, if the field is what it has to be.
-fn item(name: &str, want: Want, found: Found) -> Result<String> {
-    let Found { at, size, bits } = found;
+fn line(name: &str, want: Want, field: &Field) -> Result<String> {
+    let Field { offset, size, bits, .. } = *field;
     let expected = match want {
         Bytes(n) => size == n && bits.is_none(),
         Either(a, b) => (size == a || size == b) && bits.is_none(),
         Bits => bits.is_some(),
         Any => true,
     };
-    ensure!(expected, "has an unexpected size: {found:?}");
+    ensure!(expected, "has an unexpected size: {field:?}");
     Ok(match bits {
-        Some((low, width)) => format!("bits {name} {at} {size} {low} {width}\n"),
-        None => format!("field {name} {at} {size}\n"),
+        // as many bytes as the bits are spread over
+        Some(b) => format!(
+            "bits {name} {offset} {} {} {}\n",
+            (b.offset + b.size).div_ceil(8),
+            b.offset,
+            b.size
+        ),
+        None => format!("field {name} {offset} {size}\n"),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(structs: &[Struct]) -> String {
+        let library = crate::library("2.27.5").unwrap();
+        format!("{:#}", describe(&library, "2.27.5", structs).unwrap_err())
+    }
+
+    #[test]
+    fn a_struct_that_is_gone_is_named() {
+        let gone = Struct {
+            name: "ncclDevComet",
+            ..COMM
+        };
+        assert_eq!(error(&[gone]), "NCCL 2.27.5: struct ncclDevComet not found in DWARF");
+    }
+
+    #[test]
+    fn a_field_that_is_gone_is_named() {
+        let renamed = Struct {
+            fields: &[("rank", Bytes(4)), ("abortFlags", PTR)],
+            ..COMM
+        };
+        assert_eq!(
+            error(&[renamed]),
+            "NCCL 2.27.5: ncclDevComm.abortFlags not found in DWARF"
+        );
+    }
+
+    #[test]
+    fn a_field_of_another_size_is_named() {
+        let grown = Struct {
+            fields: &[("rank", Bytes(8))],
+            ..COMM
+        };
+        assert!(error(&[grown]).starts_with("NCCL 2.27.5: ncclDevComm.rank: has an unexpected size"));
+        let packed = Struct {
+            fields: &[("rank", Bits)],
+            ..COMM
+        };
+        assert!(error(&[packed]).starts_with("NCCL 2.27.5: ncclDevComm.rank: has an unexpected size"));
+    }
+
+    #[test]
+    fn a_release_that_is_not_set_up_is_named() {
+        let missing = crate::library("1.2.3").unwrap_err().to_string();
+        assert_eq!(missing, "NCCL 1.2.3 is not set up: run `cargo xtask setup`");
+    }
 }

@@ -17,6 +17,7 @@
 //! ```
 
 mod artifacts;
+mod builder;
 pub mod control;
 mod control_words;
 pub mod fault;
@@ -24,12 +25,15 @@ mod job;
 pub mod layout;
 mod nccl;
 mod netns;
+mod rank;
 mod spawn;
 mod starve;
 mod workload;
 
+pub use builder::Builder;
 pub use control::Phase;
 pub use fault::{Fault, NOW, Timed};
-pub use job::{Builder, Job, Rank};
+pub use job::Job;
 pub use nccl::{NotSetUp, library};
-pub use workload::{Dtype, Op, RedOp};
+pub use rank::Rank;
+pub use workload::{Dtype, Op, RedOp, Step};

@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context, Result, bail};
 
+use crate::artifacts;
+
 /// The hosts of one job; removed when dropped.
 #[derive(Debug)]
 pub(crate) struct Hosts {
@@ -16,7 +18,10 @@ pub(crate) struct Hosts {
 
 /// Runs `ip` with these words.
 fn ip(words: &str) -> Result<String> {
-    let out = Command::new("ip").args(words.split_whitespace()).output().context("ip")?;
+    let out = Command::new("ip")
+        .args(words.split_whitespace())
+        .output()
+        .context("ip")?;
     if !out.status.success() {
         bail!("ip {words}: {}", String::from_utf8_lossy(&out.stderr).trim());
     }
@@ -30,7 +35,11 @@ impl Hosts {
     pub(crate) fn new(count: usize) -> Result<Hosts> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         remove_leftovers();
-        let run = format!("{PREFIX}{}x{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let run = format!(
+            "{PREFIX}{}x{}",
+            std::process::id(),
+            NEXT.fetch_add(1, Ordering::Relaxed)
+        );
         let hosts = Hosts { run, count };
         hosts.set_up().context("network namespaces (root is needed)")?;
         Ok(hosts)
@@ -67,7 +76,12 @@ impl Hosts {
     }
 
     pub(crate) fn set_link(&self, host: usize, up: bool) -> Result<()> {
-        ip(&format!("link set {} {}", self.link(host), if up { "up" } else { "down" })).map(|_| ())
+        ip(&format!(
+            "link set {} {}",
+            self.link(host),
+            if up { "up" } else { "down" }
+        ))
+        .map(|_| ())
     }
 }
 
@@ -81,10 +95,12 @@ impl Drop for Hosts {
     }
 }
 
-/// Removes what a harness left that was killed: its process is gone.
+/// Removes what a harness left that was killed.
 fn remove_leftovers() {
-    let owner = |name: &str| -> Option<u32> { name.strip_prefix(PREFIX)?.split('x').next()?.parse().ok() };
-    let dead = |name: &&str| owner(name).is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists());
+    let dead = |name: &&str| {
+        let owner = name.strip_prefix(PREFIX).and_then(|rest| rest.split('x').next());
+        owner.is_some_and(artifacts::is_gone)
+    };
     let spaces = ip("netns list").unwrap_or_default();
     for space in spaces.lines().filter_map(|l| l.split_whitespace().next()).filter(dead) {
         drop(ip(&format!("netns del {space}")));

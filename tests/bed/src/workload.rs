@@ -95,3 +95,46 @@ impl Dtype {
         matches!(self, Dtype::U8 | Dtype::U32 | Dtype::U64)
     }
 }
+
+/// One collective of a job's cycle; written `allreduce:float32:sum`, where the type and the reduction may be left out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Step {
+    pub op: Op,
+    pub dtype: Dtype,
+    pub redop: RedOp,
+}
+
+impl Default for Step {
+    fn default() -> Self {
+        Step {
+            op: Op::AllReduce,
+            dtype: Dtype::F32,
+            redop: RedOp::Sum,
+        }
+    }
+}
+
+impl FromStr for Step {
+    type Err = String;
+
+    fn from_str(s: &str) -> Result<Self, String> {
+        let mut words = s.splitn(3, ':');
+        let mut step = Step {
+            op: words.next().unwrap_or_default().parse()?,
+            ..Step::default()
+        };
+        if let Some(dtype) = words.next() {
+            step.dtype = dtype.parse()?;
+        }
+        if let Some(redop) = words.next() {
+            step.redop = redop.parse()?;
+        }
+        Ok(step)
+    }
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}:{}", self.op, self.dtype, self.redop)
+    }
+}

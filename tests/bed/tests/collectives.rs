@@ -3,20 +3,34 @@
 mod common;
 
 use common::{LONG, alone, job, releases};
-use mycroft_bed::{Dtype, Op, RedOp};
+use mycroft_bed::{Dtype, Op, RedOp, Step};
 
 /// More than one chunk a rank and channel, and no round number.
 const LARGE: usize = 300_007;
+
+fn six(dtype: Dtype) -> impl Iterator<Item = Step> {
+    Op::ALL.iter().map(move |op| Step {
+        op: *op,
+        dtype,
+        redop: RedOp::Sum,
+    })
+}
 
 #[test]
 fn six_collectives_on_two_ranks() {
     let _alone = alone();
     for release in releases() {
-        for op in Op::ALL {
-            for (dtype, count) in [(Dtype::F32, LARGE), (Dtype::I64, 7)] {
-                let job = job(&release).ranks(2).op(*op).dtype(dtype).count(count).iters(3).start().unwrap();
-                job.wait_success(LONG).unwrap_or_else(|e| panic!("NCCL {release} {op} {dtype}: {e:#}"));
-            }
+        for count in [7, LARGE] {
+            let cycle = six(Dtype::F32).chain(six(Dtype::I64));
+            let job = job(&release)
+                .ranks(2)
+                .cycle(cycle)
+                .count(count)
+                .iters(24)
+                .start()
+                .unwrap();
+            job.wait_success(LONG)
+                .unwrap_or_else(|e| panic!("NCCL {release}, {count} elements: {e:#}"));
         }
     }
 }
@@ -25,36 +39,42 @@ fn six_collectives_on_two_ranks() {
 fn six_collectives_on_four_ranks() {
     let _alone = alone();
     for release in releases() {
-        for op in Op::ALL {
-            let job = job(&release).ranks(4).op(*op).dtype(Dtype::Bf16).count(LARGE).root(1).iters(3).start().unwrap();
-            job.wait_success(LONG).unwrap_or_else(|e| panic!("NCCL {release} {op}: {e:#}"));
-        }
+        let cycle = six(Dtype::F32).chain(six(Dtype::Bf16));
+        let job = job(&release)
+            .ranks(4)
+            .cycle(cycle)
+            .count(LARGE)
+            .root(1)
+            .iters(24)
+            .start()
+            .unwrap();
+        job.wait_success(LONG)
+            .unwrap_or_else(|e| panic!("NCCL {release}: {e:#}"));
     }
 }
 
-/// Each type once, and each reduction with an integer and with a float.
+/// Every type with every reduction, on three ranks: their number is no power of two.
 #[test]
 fn types_and_reductions() {
     let _alone = alone();
-    let pairs = [
-        (Dtype::I8, RedOp::Avg),
-        (Dtype::U8, RedOp::Max),
-        (Dtype::I32, RedOp::Min),
-        (Dtype::U32, RedOp::PreMulSum),
-        (Dtype::I64, RedOp::Prod),
-        (Dtype::U64, RedOp::Sum),
-        (Dtype::F16, RedOp::Max),
-        (Dtype::F32, RedOp::PreMulSum),
-        (Dtype::F64, RedOp::Prod),
-        (Dtype::Bf16, RedOp::Avg),
-        (Dtype::F16, RedOp::Min),
-    ];
+    let ops = [Op::AllReduce, Op::ReduceScatter, Op::Reduce];
+    let pairs = Dtype::ALL
+        .iter()
+        .flat_map(|dtype| RedOp::ALL.iter().map(|redop| (*dtype, *redop)));
+    let cycle: Vec<_> = pairs
+        .zip(ops.into_iter().cycle())
+        .map(|((dtype, redop), op)| Step { op, dtype, redop })
+        .collect();
     for release in releases() {
-        for (i, (dtype, redop)) in pairs.into_iter().enumerate() {
-            let op = [Op::AllReduce, Op::ReduceScatter, Op::Reduce][i % 3];
-            let job = job(&release).ranks(2).op(op).dtype(dtype).redop(redop).count(5003).iters(2).start().unwrap();
-            job.wait_success(LONG).unwrap_or_else(|e| panic!("NCCL {release} {op} {dtype} {redop}: {e:#}"));
-        }
+        let job = job(&release)
+            .ranks(3)
+            .cycle(cycle.clone())
+            .count(5003)
+            .iters(cycle.len() as u64)
+            .start()
+            .unwrap();
+        job.wait_success(LONG)
+            .unwrap_or_else(|e| panic!("NCCL {release}: {e:#}"));
     }
 }
 
@@ -62,8 +82,15 @@ fn types_and_reductions() {
 fn several_communicators_and_several_gpus_a_process() {
     let _alone = alone();
     for release in releases() {
-        let job = job(&release).ranks(4).gpus_per_proc(2).comms(2).iters(6).start().unwrap();
-        job.wait_success(LONG).unwrap_or_else(|e| panic!("NCCL {release}: {e:#}"));
+        let job = job(&release)
+            .ranks(4)
+            .gpus_per_proc(2)
+            .comms(2)
+            .iters(6)
+            .start()
+            .unwrap();
+        job.wait_success(LONG)
+            .unwrap_or_else(|e| panic!("NCCL {release}: {e:#}"));
         assert_eq!(job.rank(0).pid(), job.rank(1).pid());
         assert_ne!(job.rank(1).pid(), job.rank(2).pid());
     }
@@ -86,6 +113,9 @@ fn a_gpu_that_moves_no_data_is_noticed() {
         let job = job(&release).ranks(2).iters(2).no_data(0).start().unwrap();
         let statuses = job.wait(LONG).unwrap();
         assert!(job.rank(1).wrong() > 0, "NCCL {release}: {}", job.describe());
-        assert!(statuses.iter().any(|s| s.code() == Some(2)), "NCCL {release}: {statuses:?}");
+        assert!(
+            statuses.iter().any(|s| s.code() == Some(2)),
+            "NCCL {release}: {statuses:?}"
+        );
     }
 }

@@ -9,35 +9,63 @@ use common::{LONG, alone, job, releases};
 use mycroft_bed::{Fault, Job, NOW, Phase};
 
 /// No progress for so long is a hang: an iteration takes a few milliseconds.
-const QUIET: Duration = Duration::from_millis(1500);
+const QUIET: Duration = Duration::from_millis(1000);
 
-/// All ranks but one have entered the iteration after the `n` that all have completed.
-fn assert_hang_without(job: &Job, rank: usize, n: u64) {
-    assert_eq!(job.wait_hang(QUIET, LONG).unwrap(), vec![n; job.ranks().count()], "{}", job.describe());
-    for other in job.ranks() {
-        let inside = u64::from(other.index() != rank);
-        assert_eq!(other.entered(), n + inside, "rank {}: {}", other.index(), job.describe());
+/// Waits until the job is in a state, and checks that it stays there.
+fn assert_stays(job: &Job, what: &str, state: impl Fn(&Job) -> bool) {
+    let begin = Instant::now();
+    while !state(job) {
+        assert!(begin.elapsed() < LONG, "never {what}: {}", job.describe());
+        std::thread::sleep(Duration::from_millis(5));
     }
+    let begin = Instant::now();
+    while begin.elapsed() < QUIET {
+        assert!(state(job), "no longer {what}: {}", job.describe());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// All ranks have completed `n` iterations, and all but one have entered the next.
+fn assert_hang_without(job: &Job, rank: usize, n: u64) {
+    let inside = |r: usize| u64::from(r != rank);
+    assert_stays(job, "hanging", |job| {
+        job.ranks()
+            .all(|r| r.completed() == n && r.entered() == n + inside(r.index()))
+    });
 }
 
 #[test]
 fn a_rank_that_never_enters() {
     let _alone = alone();
-    let job = job(&releases()[0]).fault(Fault::NeverEnter { rank: 2, at: 5 }).start().unwrap();
-    job.wait_iteration(5, LONG).unwrap();
+    let job = job(&releases()[0])
+        .fault(Fault::NeverEnter { rank: 2, at: 5 })
+        .start()
+        .unwrap();
     assert_hang_without(&job, 2, 5);
     // in the application, asleep: clock_nanosleep
     let syscall = std::fs::read_to_string(format!("/proc/{}/syscall", job.rank(2).pid())).unwrap();
-    assert!(syscall.starts_with(&format!("{} ", libc::SYS_clock_nanosleep)), "{syscall}");
+    assert!(
+        syscall.starts_with(&format!("{} ", libc::SYS_clock_nanosleep)),
+        "{syscall}"
+    );
 }
 
 #[test]
 fn a_rank_that_enters_late_and_a_fault_at_run_time() {
     let _alone = alone();
     let delay = Duration::from_millis(700);
-    let job = job(&releases()[0]).ranks(2).pause(Duration::from_millis(5)).start().unwrap();
+    let job = job(&releases()[0])
+        .ranks(2)
+        .pause(Duration::from_millis(5))
+        .start()
+        .unwrap();
     job.wait_iteration(3, LONG).unwrap();
-    job.inject(Fault::EnterLate { rank: 1, at: NOW, delay }).unwrap();
+    job.inject(Fault::EnterLate {
+        rank: 1,
+        at: NOW,
+        delay,
+    })
+    .unwrap();
     let before = job.wait_hang(delay / 2, LONG).unwrap()[0];
     job.wait_iteration(before + 5, LONG).unwrap();
     job.inject(Fault::NeverEnter { rank: 0, at: NOW }).unwrap();
@@ -49,7 +77,16 @@ fn a_rank_that_enters_late_and_a_fault_at_run_time() {
 fn a_slow_rank() {
     let _alone = alone();
     let delay = Duration::from_millis(100);
-    let job = job(&releases()[0]).ranks(2).iters(10).fault(Fault::Slow { rank: 1, from: 0, delay }).start().unwrap();
+    let job = job(&releases()[0])
+        .ranks(2)
+        .iters(10)
+        .fault(Fault::Slow {
+            rank: 1,
+            from: 0,
+            delay,
+        })
+        .start()
+        .unwrap();
     job.wait_running(LONG).unwrap();
     let begin = Instant::now();
     job.wait_success(LONG).unwrap();
@@ -59,20 +96,25 @@ fn a_slow_rank() {
 #[test]
 fn a_rank_that_dies() {
     let _alone = alone();
-    let job = job(&releases()[0]).fault(Fault::Die { rank: 1, at: 5 }).start().unwrap();
+    let job = job(&releases()[0])
+        .fault(Fault::Die { rank: 1, at: 5 })
+        .start()
+        .unwrap();
     let begin = Instant::now();
     while job.rank(1).killed_by().is_none() && begin.elapsed() < LONG {
         std::thread::sleep(Duration::from_millis(5));
     }
     assert_eq!(job.rank(1).killed_by(), Some(libc::SIGKILL), "{}", job.describe());
-    assert_eq!(job.wait_hang(QUIET, LONG).unwrap(), [5; 4], "{}", job.describe());
+    assert_stays(&job, "at iteration 5", |job| job.ranks().all(|r| r.completed() == 5));
 }
 
 #[test]
 fn a_process_that_is_stopped_and_goes_on() {
     let _alone = alone();
-    let job = job(&releases()[0]).fault(Fault::Stop { rank: 3, at: 4 }).start().unwrap();
-    job.wait_iteration(4, LONG).unwrap();
+    let job = job(&releases()[0])
+        .fault(Fault::Stop { rank: 3, at: 4 })
+        .start()
+        .unwrap();
     assert_hang_without(&job, 3, 4);
     job.inject(Fault::Cont { rank: 3 }).unwrap();
     job.wait_iteration(8, LONG).unwrap();
@@ -82,14 +124,23 @@ fn a_process_that_is_stopped_and_goes_on() {
 fn a_gpu_that_stalls_and_resumes() {
     let _alone = alone();
     for release in releases() {
-        let job = job(&release).iters(8).fault(Fault::GpuStall { rank: 1, collective: 4, step: 3 }).start().unwrap();
-        job.wait_iteration(4, LONG).unwrap();
-        let completed = job.wait_hang(QUIET, LONG).unwrap();
-        assert_eq!(completed, [4; 4], "NCCL {release}: {}", job.describe());
-        assert!(job.rank(1).gpu_stalled() && !job.rank(0).gpu_stalled());
+        let job = job(&release)
+            .iters(8)
+            .fault(Fault::GpuStall {
+                rank: 1,
+                collective: 4,
+                step: 3,
+            })
+            .start()
+            .unwrap();
+        assert_stays(&job, "stalled in iteration 4", |job| {
+            job.rank(1).gpu_stalled() && job.ranks().all(|r| r.completed() == 4)
+        });
+        assert!(!job.rank(0).gpu_stalled());
         assert_eq!(job.rank(1).launches(), 5);
         job.inject(Fault::GpuResume { rank: 1 }).unwrap();
-        job.wait_success(LONG).unwrap_or_else(|e| panic!("NCCL {release}: {e:#}"));
+        job.wait_success(LONG)
+            .unwrap_or_else(|e| panic!("NCCL {release}: {e:#}"));
     }
 }
 
@@ -103,7 +154,13 @@ fn calls_that_do_not_match() {
         Fault::DifferentType { rank: 1, at: 5 },
     ];
     for fault in faults {
-        let job = job(&releases()[0]).ranks(2).count(100_000).iters(10).fault(fault).start().unwrap();
+        let job = job(&releases()[0])
+            .ranks(2)
+            .count(100_000)
+            .iters(10)
+            .fault(fault)
+            .start()
+            .unwrap();
         let ended = job.wait(Duration::from_secs(3));
         let good = ended.is_ok_and(|s| s.iter().all(|s| s.success()));
         assert!(!good, "{fault:?}: {}", job.describe());
@@ -112,10 +169,31 @@ fn calls_that_do_not_match() {
     }
 }
 
+/// Counts that need a different number of chunks: ranks wait for each other for good.
+#[test]
+fn a_count_that_differs_much() {
+    let _alone = alone();
+    let fault = Fault::DifferentCount { rank: 1, at: 2 };
+    let job = job(&releases()[0])
+        .ranks(2)
+        .count(3_000_000)
+        .iters(6)
+        .fault(fault)
+        .start()
+        .unwrap();
+    job.wait_iteration(2, LONG).unwrap();
+    let completed = job.wait_hang(QUIET, LONG).unwrap();
+    assert!(completed.iter().any(|n| *n < 6), "{}", job.describe());
+}
+
 #[test]
 fn a_link_that_goes_down_and_up() {
     let _alone = alone();
-    let job = job(&releases()[0]).netns(true).pause(Duration::from_millis(5)).start().unwrap();
+    let job = job(&releases()[0])
+        .netns(true)
+        .pause(Duration::from_millis(5))
+        .start()
+        .unwrap();
     job.wait_iteration(5, LONG).unwrap();
     job.inject(Fault::LinkDown { rank: 2 }).unwrap();
     let stuck = job.wait_hang(QUIET, LONG).unwrap();
@@ -126,7 +204,10 @@ fn a_link_that_goes_down_and_up() {
     let pids: Vec<_> = job.ranks().map(|r| r.pid()).collect();
     drop(job);
     assert!(pids.iter().all(|p| !Path::new(&format!("/proc/{p}")).exists()));
-    let spaces = std::process::Command::new("ip").args(["netns", "list"]).output().unwrap();
+    let spaces = std::process::Command::new("ip")
+        .args(["netns", "list"])
+        .output()
+        .unwrap();
     let ours = format!("mb{}x", std::process::id());
     assert!(!String::from_utf8_lossy(&spaces.stdout).contains(&ours));
 }
@@ -134,7 +215,12 @@ fn a_link_that_goes_down_and_up() {
 #[test]
 fn a_proxy_thread_that_gets_no_cpu() {
     let _alone = alone();
-    let job = job(&releases()[0]).ranks(2).thread_names(true).count(100_000).start().unwrap();
+    let job = job(&releases()[0])
+        .ranks(2)
+        .thread_names(true)
+        .count(100_000)
+        .start()
+        .unwrap();
     job.wait_iteration(20, LONG).unwrap();
     let rate = |job: &Job, time: Duration| {
         let before = job.rank(0).completed();
@@ -144,7 +230,8 @@ fn a_proxy_thread_that_gets_no_cpu() {
     let normal = rate(&job, Duration::from_secs(1));
     job.inject(Fault::StarveProxy { rank: 1 }).unwrap();
     let starved = rate(&job, Duration::from_secs(2));
-    assert!(starved < normal / 5.0, "{normal} a second, then {starved}");
+    println!("{normal:.0} iterations a second, starved {starved:.1}");
+    assert!(starved < normal / 4.0, "{normal} a second, then {starved}");
     assert_eq!(job.rank(1).phase(), Phase::Running);
 }
 

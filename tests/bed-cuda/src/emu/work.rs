@@ -1,4 +1,4 @@
-//! Works of NCCL 2.23 and later: batches that point to work descriptors, in the arguments or in a fifo.
+//! Works of NCCL 2.22 and later: batches that point to work descriptors, in the arguments or in a fifo.
 
 use super::Model;
 use super::combine::Reduction;
@@ -42,7 +42,9 @@ pub(super) fn run(model: &Model, b: &Batches, args: Place, block: &Block<'_>, in
             kind => super::unsupported(&format!("{function:?} in a batch of kind {kind}")),
         }
         if let Some(counter) = block.layout.channel.work_counter {
-            block.channel.set(counter, block.channel.get(counter) + works.count() as u64);
+            block
+                .channel
+                .set(counter, block.channel.get(counter) + works.count() as u64);
         }
         match batch.bits(b.jump) as usize {
             0 => return,
@@ -149,7 +151,13 @@ fn send_recv(b: &Batches, block: &Block<'_>, works: &Works) {
             if !local {
                 let buffer = if way == Way::Send { from } else { to };
                 let (peer, chunk) = (work.get(p.rank[i]), small_float(work.get(p.chunk[i])));
-                transfers.push(Transfer { way, peer, buffer: buffer.wrapping_add(begin), bytes: end - begin, chunk });
+                transfers.push(Transfer {
+                    way,
+                    peer,
+                    buffer: buffer.wrapping_add(begin),
+                    bytes: end - begin,
+                    chunk,
+                });
             } else if way == Way::Send && to != from && block.moves_data {
                 // SAFETY: a rank's message to itself: both buffers are its caller's, for `bytes`.
                 unsafe { std::ptr::copy(from.add(begin), to.add(begin), end - begin) };
@@ -163,11 +171,38 @@ fn send_recv(b: &Batches, block: &Block<'_>, works: &Works) {
 fn part_of_channel(channels: u8, base: u8, channel: u32) -> usize {
     let bits = u32::from(channels).trailing_zeros();
     let delta = channel.wrapping_sub(u32::from(base)) & (u32::from(channels) - 1);
-    if bits == 0 { 0 } else { (delta.reverse_bits() >> (32 - bits)) as usize }
+    if bits == 0 {
+        0
+    } else {
+        (delta.reverse_bits() >> (32 - bits)) as usize
+    }
 }
 
 /// NCCL's eight-bit float: five bits of exponent, three of mantissa.
 fn small_float(bits: u8) -> usize {
     let (exponent, mantissa) = (u32::from(bits >> 3), usize::from(bits & 7));
-    if exponent == 0 { mantissa } else { (8 | mantissa) << (exponent - 1) }
+    if exponent == 0 {
+        mantissa
+    } else {
+        (8 | mantissa) << (exponent - 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_go_to_channels_in_bit_reversed_order() {
+        let parts = |channels, base| (0..4).map(|c| part_of_channel(channels, base, c)).collect::<Vec<_>>();
+        assert_eq!(parts(4, 0), [0, 2, 1, 3]);
+        assert_eq!(parts(4, 1), [3, 0, 2, 1]);
+        assert_eq!(part_of_channel(1, 0, 0), 0);
+    }
+
+    #[test]
+    fn small_floats() {
+        assert_eq!([0, 7, 8, 9, 16, 17].map(small_float), [0, 7, 8, 9, 16, 18]);
+        assert_eq!(small_float(17 << 3), 8 << 16);
+    }
 }

@@ -1,14 +1,12 @@
 //! The data of an iteration: every rank can work out every other rank's input, and so the only right output.
 
 use half::{bf16, f16};
-use mycroft_bed::{Dtype, Op, RedOp};
+use mycroft_bed::{Dtype, Op, RedOp, Step};
 
-/// What determines the data of a job.
+/// What determines the data of an iteration.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
-    pub(crate) op: Op,
-    pub(crate) dtype: Dtype,
-    pub(crate) redop: RedOp,
+    pub(crate) step: Step,
     pub(crate) count: usize,
     pub(crate) ranks: usize,
     pub(crate) root: usize,
@@ -16,12 +14,12 @@ pub(crate) struct Plan {
 
 impl Plan {
     fn reduces(&self) -> bool {
-        matches!(self.op, Op::AllReduce | Op::ReduceScatter | Op::Reduce)
+        matches!(self.step.op, Op::AllReduce | Op::ReduceScatter | Op::Reduce)
     }
 
     /// Elements of a rank's input and output.
     pub(crate) fn lengths(&self) -> (usize, usize) {
-        match self.op {
+        match self.step.op {
             Op::AllGather => (self.count, self.count * self.ranks),
             Op::ReduceScatter => (self.count * self.ranks, self.count),
             _ => (self.count, self.count),
@@ -37,9 +35,9 @@ impl Plan {
         x ^= x >> 32;
         x = x.wrapping_mul(0xe703_7ed1_a0b4_28db);
         let small = (x >> 56) as u8;
-        if self.reduces() && self.redop == RedOp::Prod {
+        if self.reduces() && self.step.redop == RedOp::Prod {
             f64::from(1 + (small & 1))
-        } else if self.dtype.unsigned() {
+        } else if self.step.dtype.unsigned() {
             f64::from(small & 7)
         } else {
             f64::from(small & 7) - 4.0
@@ -47,15 +45,19 @@ impl Plan {
     }
 
     pub(crate) fn fill(&self, buffer: &mut [u8], rank: usize, iteration: u64) {
-        for (i, element) in buffer.chunks_exact_mut(self.dtype.size()).take(self.lengths().0).enumerate() {
-            encode(self.dtype, self.input(rank, iteration, i), element);
+        for (i, element) in buffer
+            .chunks_exact_mut(self.step.dtype.size())
+            .take(self.lengths().0)
+            .enumerate()
+        {
+            encode(self.step.dtype, self.input(rank, iteration, i), element);
         }
     }
 
     /// What element `i` of a rank's output has to be.
     fn expected(&self, rank: usize, iteration: u64, i: usize) -> f64 {
         let of = |rank, i| self.input(rank, iteration, i);
-        match self.op {
+        match self.step.op {
             Op::AllGather => of(i / self.count, i % self.count),
             Op::Broadcast => of(self.root, i),
             Op::SendRecv => of((rank + self.ranks - 1) % self.ranks, i),
@@ -65,23 +67,24 @@ impl Plan {
     }
 
     fn reduce(&self, inputs: impl Iterator<Item = f64>) -> f64 {
-        match self.redop {
+        match self.step.redop {
             RedOp::Sum => inputs.sum(),
             RedOp::Prod => inputs.product(),
             RedOp::Min => inputs.fold(f64::INFINITY, f64::min),
             RedOp::Max => inputs.fold(f64::NEG_INFINITY, f64::max),
             RedOp::PreMulSum => inputs.sum::<f64>() * 2.0,
-            RedOp::Avg if self.dtype.float() => inputs.sum::<f64>() / self.ranks as f64,
+            RedOp::Avg if self.step.dtype.float() => inputs.sum::<f64>() / self.ranks as f64,
             RedOp::Avg => (inputs.sum::<f64>() / self.ranks as f64).trunc(),
         }
     }
 
     /// How far a value may be off: an average over a number of ranks that is no power of two is rounded.
     fn tolerance(&self) -> f64 {
-        if !self.reduces() || self.redop != RedOp::Avg || !self.dtype.float() || self.ranks.is_power_of_two() {
+        if !self.reduces() || self.step.redop != RedOp::Avg || !self.step.dtype.float() || self.ranks.is_power_of_two()
+        {
             return 0.0;
         }
-        match self.dtype {
+        match self.step.dtype {
             Dtype::Bf16 => 0.1,
             Dtype::F16 => 0.02,
             _ => 1e-5,
@@ -90,13 +93,17 @@ impl Plan {
 
     /// Wrong elements of a rank's output, and a description of the first.
     pub(crate) fn check(&self, buffer: &[u8], rank: usize, iteration: u64) -> (u64, Option<String>) {
-        if self.op == Op::Reduce && rank != self.root {
+        if self.step.op == Op::Reduce && rank != self.root {
             return (0, None);
         }
         let tolerance = self.tolerance();
         let (mut wrong, mut first) = (0, None);
-        for (i, element) in buffer.chunks_exact(self.dtype.size()).take(self.lengths().1).enumerate() {
-            let (got, want) = (decode(self.dtype, element), self.expected(rank, iteration, i));
+        for (i, element) in buffer
+            .chunks_exact(self.step.dtype.size())
+            .take(self.lengths().1)
+            .enumerate()
+        {
+            let (got, want) = (decode(self.step.dtype, element), self.expected(rank, iteration, i));
             // a NaN is wrong, too
             let right = (got - want).abs() <= tolerance;
             if !right {

@@ -22,8 +22,15 @@ macro_rules! functions {
 
         impl Api {
             fn resolve(library: *mut c_void) -> Result<Api> {
-                // SAFETY: each symbol has the type that `nccl.h`, or `bed-cuda` for the `bed_` ones, gives it.
-                Ok(unsafe { Api { $($field: std::mem::transmute::<*mut c_void, _>(symbol(library, $symbol)?)),* } })
+                $(
+                    // SAFETY: the symbol has the type that `nccl.h`, or `bed-cuda` for the `bed_` ones, gives it.
+                    let $field = unsafe {
+                        std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($arg),*) $(-> $out)?>(
+                            symbol(library, $symbol)?,
+                        )
+                    };
+                )*
+                Ok(Api { $($field),* })
             }
         }
     };
@@ -57,7 +64,11 @@ functions! {
 /// # Safety
 /// `library` is an open library.
 unsafe fn symbol(library: *mut c_void, name: &CStr) -> Result<*mut c_void> {
-    let from = if name.to_bytes().starts_with(b"bed_") { libc::RTLD_DEFAULT } else { library };
+    let from = if name.to_bytes().starts_with(b"bed_") {
+        libc::RTLD_DEFAULT
+    } else {
+        library
+    };
     // SAFETY: by this function's contract.
     let found = unsafe { libc::dlsym(from, name.as_ptr()) };
     if found.is_null() {

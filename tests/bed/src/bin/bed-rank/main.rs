@@ -11,8 +11,8 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Parser;
+use mycroft_bed::Step;
 use mycroft_bed::control::{Control, Phase};
-use mycroft_bed::{Dtype, Op, RedOp};
 
 /// Started by the harness; see `bed run` for a job by hand.
 #[derive(Clone, Debug, Parser)]
@@ -29,12 +29,9 @@ pub(crate) struct Args {
     ranks_here: usize,
     #[arg(long, default_value_t = 1)]
     comms: usize,
-    #[arg(long)]
-    op: Op,
-    #[arg(long, default_value_t = Dtype::F32)]
-    dtype: Dtype,
-    #[arg(long, default_value_t = RedOp::Sum)]
-    redop: RedOp,
+    /// OP:TYPE:REDUCTION, used in turn
+    #[arg(long, required = true)]
+    step: Vec<Step>,
     #[arg(long, default_value_t = 0)]
     root: usize,
     #[arg(long)]
@@ -92,7 +89,9 @@ fn run(args: &Args) -> Result<bool> {
             .collect();
         let mut right = true;
         for thread in threads {
-            right &= thread.join().map_err(|_| anyhow::anyhow!("a rank's thread panicked"))??;
+            right &= thread
+                .join()
+                .map_err(|_| anyhow::anyhow!("a rank's thread panicked"))??;
         }
         Ok(right)
     })

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
-use mycroft_bed::{Dtype, Job, Op, RedOp, Timed};
+use mycroft_bed::{Job, Step, Timed};
 
 #[derive(Debug, Parser)]
 #[command(about = "Jobs of real NCCL processes on a machine with no GPU")]
@@ -33,12 +33,9 @@ struct Run {
     gpus_per_proc: usize,
     #[arg(long, default_value_t = 1)]
     comms: usize,
-    #[arg(long, default_value_t = Op::AllReduce)]
-    op: Op,
-    #[arg(long, default_value_t = Dtype::F32)]
-    dtype: Dtype,
-    #[arg(long, default_value_t = RedOp::Sum)]
-    redop: RedOp,
+    /// OP, OP:TYPE or OP:TYPE:REDUCTION; several, separated by commas, are used in turn
+    #[arg(long, value_delimiter = ',', default_value = "allreduce")]
+    op: Vec<Step>,
     #[arg(long, default_value_t = 0)]
     root: usize,
     #[arg(long, default_value_t = 1000)]
@@ -57,7 +54,7 @@ struct Run {
     /// The job ends after this
     #[arg(long, default_value_t = 3600)]
     timeout_s: u64,
-    /// NAME:RANK[@ITERATION][+DELAY], like never-enter:2@20, slow:1+50ms, link-down:3@20, gpu-stall:1@20.3
+    /// NAME:RANK with @ITERATION and +DELAY where that makes sense: never-enter:2@20, slow:1+50ms, link-down:3@20, gpu-stall:1@20.3
     #[arg(long)]
     fault: Vec<Timed>,
     /// NAME=VALUE for every process
@@ -66,10 +63,15 @@ struct Run {
 }
 
 fn main() -> Result<ExitCode> {
+    // SAFETY: the default action: with the reader of its output, the program goes, too.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
     match Args::parse().command {
         Command::Run(run) => run.run(),
         Command::Layout { nccl } => {
-            print!("{}", mycroft_bed::layout::of_library(&mycroft_bed::library(&nccl)?, &nccl)?);
+            print!(
+                "{}",
+                mycroft_bed::layout::of_library(&mycroft_bed::library(&nccl)?, &nccl)?
+            );
             Ok(ExitCode::SUCCESS)
         }
     }
@@ -82,9 +84,7 @@ impl Run {
             .ranks(self.ranks)
             .gpus_per_proc(self.gpus_per_proc)
             .comms(self.comms)
-            .op(self.op)
-            .dtype(self.dtype)
-            .redop(self.redop)
+            .cycle(self.op.iter().copied())
             .root(self.root)
             .count(self.count)
             .iters(self.iters)
@@ -108,7 +108,11 @@ impl Run {
         loop {
             if let Ok(statuses) = job.wait(Duration::from_millis(20)) {
                 println!("{}", job.describe().trim_start());
-                return Ok(if statuses.iter().all(|s| s.success()) { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+                return Ok(if statuses.iter().all(|s| s.success()) {
+                    ExitCode::SUCCESS
+                } else {
+                    ExitCode::FAILURE
+                });
             }
             let reached = job.ranks().map(|r| r.completed()).min().unwrap_or(0);
             for timed in later.extract_if(.., |t| t.after.is_none_or(|a| a <= reached)) {
@@ -117,7 +121,10 @@ impl Run {
             }
             if reported.elapsed() >= Duration::from_secs(1) {
                 reported = Instant::now();
-                let ranks: Vec<_> = job.ranks().map(|r| format!("{}/{}", r.completed(), r.entered())).collect();
+                let ranks: Vec<_> = job
+                    .ranks()
+                    .map(|r| format!("{}/{}", r.completed(), r.entered()))
+                    .collect();
                 println!("completed/entered: {}", ranks.join("  "));
             }
         }
