@@ -51,9 +51,11 @@ impl Cache {
         self.root.join(relative)
     }
 
-    /// Holds `NAME.lock` until the guard is dropped; says so when it has to wait.
+    /// Holds the lock of that name until the guard is dropped; says so when it has to wait.
     pub(crate) fn lock(&self, name: &str) -> Result<Lock> {
-        let path = self.path(format!("{name}.lock"));
+        let locks = self.path("locks");
+        fs::create_dir_all(&locks).with_context(|| format!("cannot create {}", locks.display()))?;
+        let path = locks.join(name);
         let file = File::create(&path).with_context(|| format!("cannot create {}", path.display()))?;
         if file.try_lock().is_err() {
             crate::progress::note(&format!("waiting for another cargo xtask that is at work on {name}"));

@@ -8,6 +8,7 @@
 
 mod cache;
 mod exec;
+mod preflight;
 mod progress;
 mod setup;
 mod toolchain;
@@ -36,7 +37,9 @@ enum Task {
 
 fn main() -> ExitCode {
     match run(&Cli::parse().task) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(true) => ExitCode::SUCCESS,
+        // what failed has been told where it failed
+        Ok(false) => ExitCode::FAILURE,
         Err(error) => {
             eprintln!("error: {error:#}");
             ExitCode::FAILURE
@@ -44,7 +47,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(task: &Task) -> Result<()> {
+fn run(task: &Task) -> Result<bool> {
     match task {
         Task::Setup(args) => setup::run(args),
     }

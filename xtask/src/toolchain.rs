@@ -17,7 +17,7 @@ pub(crate) struct Rustc {
     pub(crate) release: String,
     pub(crate) commit: String,
     pub(crate) llvm: String,
-    sysroot: PathBuf,
+    pub(crate) sysroot: PathBuf,
 }
 
 impl Rustc {
