@@ -12,7 +12,7 @@ use std::{
     process,
 };
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 
 #[derive(Clone, Debug)]
 pub(crate) struct Cache {
@@ -27,6 +27,10 @@ impl Cache {
             .or_else(|| set("XDG_CACHE_HOME").map(|d| d.join("mycroft")))
             .or_else(|| set("HOME").map(|d| d.join(".cache/mycroft")))
             .context("no place for the cache: set MYCROFT_CACHE to a directory")?;
+        if root.is_relative() {
+            // a build script, whose current directory is another, would look elsewhere
+            bail!("the cache {} must be an absolute path", root.display());
+        }
         Self::at(&root)
     }
 

@@ -7,10 +7,14 @@
 )]
 
 mod cache;
+mod demo;
 mod exec;
 mod preflight;
 mod progress;
 mod setup;
+mod stage;
+mod stream;
+mod test;
 mod toolchain;
 
 use std::process::ExitCode;
@@ -33,6 +37,10 @@ struct Cli {
 enum Task {
     /// Builds or fetches, once, what a build or a test needs and the system does not have
     Setup(setup::Args),
+    /// Format, lints, build and every test; what must pass before a change lands
+    Test(test::Args),
+    /// Hangs a small job on this machine and shows what Mycroft says about it
+    Demo(demo::Args),
 }
 
 fn main() -> ExitCode {
@@ -50,5 +58,7 @@ fn main() -> ExitCode {
 fn run(task: &Task) -> Result<bool> {
     match task {
         Task::Setup(args) => setup::run(args),
+        Task::Test(args) => test::run(args),
+        Task::Demo(args) => demo::run(args),
     }
 }
