@@ -15,6 +15,7 @@ mod setup;
 mod stage;
 mod stream;
 mod test;
+mod tidy;
 mod toolchain;
 
 use std::process::ExitCode;
@@ -39,6 +40,8 @@ enum Task {
     Setup(setup::Args),
     /// Format, lints, build and every test; what must pass before a change lands
     Test(test::Args),
+    /// The rules of this repository that no compiler checks
+    Tidy,
     /// Hangs a small job on this machine and shows what Mycroft says about it
     Demo(demo::Args),
 }
@@ -59,6 +62,7 @@ fn run(task: &Task) -> Result<bool> {
     match task {
         Task::Setup(args) => setup::run(args),
         Task::Test(args) => test::run(args),
+        Task::Tidy => tidy::run(),
         Task::Demo(args) => demo::run(args),
     }
 }
