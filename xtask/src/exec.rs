@@ -104,9 +104,19 @@ pub(crate) fn cannot_start(command: &Command) -> String {
 pub(crate) fn shown(command: &Command) -> String {
     let program = Path::new(command.get_program());
     let name = program.file_name().unwrap_or(program.as_os_str()).display().to_string();
-    command
-        .get_args()
-        .fold(name, |line, arg| format!("{line} {}", arg.display()))
+    command.get_args().fold(name, |line, arg| {
+        format!("{line} {}", quoted(&arg.display().to_string()))
+    })
+}
+
+/// So that it can be pasted into a shell.
+fn quoted(arg: &str) -> String {
+    let plain = |c: char| c.is_alphanumeric() || "-_=./:,@%+".contains(c);
+    if !arg.is_empty() && arg.chars().all(plain) {
+        arg.to_owned()
+    } else {
+        format!("'{}'", arg.replace('\'', r"'\''"))
+    }
 }
 
 #[cfg(test)]
@@ -122,6 +132,13 @@ mod tests {
         assert!(error.starts_with("sh -c ") && error.ends_with("oh no"), "{error}");
         let error = output(&mut Command::new("no-such-program")).unwrap_err().to_string();
         assert_eq!(error, "cannot start no-such-program");
+    }
+
+    #[test]
+    fn a_command_is_shown_as_a_shell_takes_it() {
+        let mut command = Command::new("/usr/bin/cargo");
+        command.args(["test", "--test", "*", "it's"]);
+        assert_eq!(shown(&command), r"cargo test --test '*' 'it'\''s'");
     }
 
     #[test]

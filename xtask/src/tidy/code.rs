@@ -125,11 +125,14 @@ fn use_tree<'a>(mut rest: &'a [Token], prefix: Vec<String>, found: &mut Vec<Path
             }
             [t, ..] if !matches!(t.text.as_str(), "," | "}" | ";") => rest = &rest[1..],
             _ => {
-                found.push(Path {
-                    segments,
-                    line,
-                    is_macro: false,
-                });
+                let is_macro = false;
+                if !segments.is_empty() {
+                    found.push(Path {
+                        segments,
+                        line,
+                        is_macro,
+                    });
+                }
                 return rest;
             }
         }
