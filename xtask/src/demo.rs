@@ -43,7 +43,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<bool> {
     let (cache, rustc, wheels) = (Cache::open()?, Rustc::in_use()?, Choice::only(&args.nccl).wheels()?);
     let mut steps = setup::build_steps(&cache, &rustc);
-    steps.insert(1, Step::gate("kernel", preflight::kernel));
+    steps.insert(1, Step::gate("kernel", || preflight::kernel("")));
     steps.extend(setup::nccl_steps(&cache, &wheels));
     steps.push(Step::gate("build", build));
     steps.push(Step::gate(

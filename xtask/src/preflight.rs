@@ -63,12 +63,13 @@ pub(crate) fn system(rustc: &Rustc) -> Result<String> {
     )
 }
 
-/// To attach probes.
-pub(crate) fn kernel() -> Result<String> {
+/// To attach probes; `otherwise` says what works without.
+pub(crate) fn kernel(otherwise: &str) -> Result<String> {
     let mut lacks = Vec::new();
     if !Uid::effective().is_root() {
-        lacks
-            .push("not root, which attaching probes needs: run it as root, or see --help for what runs without".into());
+        lacks.push(format!(
+            "not root, which attaching probes needs: run it as root{otherwise}"
+        ));
     }
     let btf = Path::new("/sys/kernel/btf/vmlinux");
     if !btf.exists() {

@@ -98,6 +98,14 @@ impl Report {
         self.rows.iter().all(|r| matches!(r.outcome, Outcome::Done(_)))
     }
 
+    /// The steps that failed, without those that were not run for it.
+    pub(crate) fn failed(&self) -> impl Iterator<Item = &str> {
+        self.rows
+            .iter()
+            .filter(|r| r.outcome == Outcome::Failed)
+            .map(|r| r.what.as_str())
+    }
+
     pub(crate) fn took(&self) -> Duration {
         self.total
     }
@@ -149,6 +157,7 @@ mod tests {
     fn a_failed_gate_stops_and_a_failed_check_does_not() {
         let after_gate = run(vec![Step::gate("a", || bail!("no")), good("b")]);
         assert!(!after_gate.passed());
+        assert_eq!(after_gate.failed().collect::<Vec<_>>(), ["a"]);
         assert_eq!(after_gate.rows[1].outcome, Outcome::NotRun);
 
         let after_check = run(vec![Step::check("a", || bail!("no")), good("b")]);

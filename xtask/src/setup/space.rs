@@ -10,7 +10,7 @@ pub(crate) fn check(dir: &Path, needed_mb: u64, purpose: &str) -> Result<()> {
     let free_mb = disk.blocks_available() * disk.fragment_size() / 1_000_000;
     if free_mb < needed_mb {
         bail!(
-            "{purpose} needs {needed_mb} MB while it is unpacked and {} has {free_mb} MB free: \
+            "{purpose} needs {needed_mb} MB for a while and {} has {free_mb} MB free: \
              free some space, or set MYCROFT_CACHE to a directory on another disk",
             dir.display()
         );

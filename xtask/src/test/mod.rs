@@ -48,7 +48,12 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
 
     let mut steps = setup::build_steps(&cache, &rustc);
     if !args.unit {
-        steps.insert(1, Step::gate("kernel", preflight::kernel));
+        steps.insert(
+            1,
+            Step::gate("kernel", || {
+                preflight::kernel(", or with --unit for the tests that do not")
+            }),
+        );
         steps.extend(setup::test_steps(&cache, &wheels));
     }
     if args.filter.is_none() {
@@ -59,8 +64,11 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     let report = progress::run(steps);
 
     println!("\n{}", report.table());
-    let verdict = if report.passed() { "passed" } else { "FAILED" };
-    println!("{verdict} in {}", progress::seconds(report.took()));
+    let took = progress::seconds(report.took());
+    match report.failed().collect::<Vec<_>>() {
+        failed if failed.is_empty() => println!("passed in {took}"),
+        failed => println!("FAILED in {took}: {}", failed.join(", ")),
+    }
     // the last line, in the form that test reports are read by
     println!("tests: {}", all.counts.get());
     Ok(report.passed())

@@ -22,14 +22,10 @@ const ALLOWED: &[(&str, &str)] = &[
     ),
     ("tests/bed-cuda/", "is a C library to NCCL"),
     ("tests/bed-nvml/", "is a C library to NCCL"),
-    ("tests/bed/src/bin/bed-rank/", "calls NCCL, a C library"),
-    ("tests/bed/src/control.rs", "shares memory with its ranks"),
     (
-        "tests/bed/src/job.rs",
-        "enters a network namespace between fork and exec",
+        "tests/bed/src/",
+        "calls NCCL, a C library, shares memory with its ranks, and prepares them between fork and exec",
     ),
-    ("tests/bed/src/spawn.rs", "sets the death signal between fork and exec"),
-    ("tests/bed/src/starve.rs", "sets a scheduling class"),
 ];
 
 pub(super) fn allowed(repo: &Repo) -> Vec<Problem> {
