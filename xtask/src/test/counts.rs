@@ -16,6 +16,10 @@ pub(super) fn is_closing(line: &str) -> bool {
 }
 
 impl Counts {
+    pub(super) fn any(self) -> bool {
+        self != Self::default()
+    }
+
     pub(super) fn of(closing_lines: &[String]) -> Self {
         let mut sum = Self::default();
         for line in closing_lines {

@@ -69,9 +69,13 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
         failed if failed.is_empty() => println!("passed in {took}"),
         failed => println!("FAILED in {took}: {}", failed.join(", ")),
     }
+    let ran = all.counts.get().any();
+    if report.passed() && !ran {
+        eprintln!("error: no test has such a name");
+    }
     // the last line, in the form that test reports are read by
     println!("tests: {}", all.counts.get());
-    Ok(report.passed())
+    Ok(report.passed() && ran)
 }
 
 struct Suite<'a> {
