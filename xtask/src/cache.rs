@@ -12,7 +12,7 @@ use std::{
     process,
 };
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 
 #[derive(Clone, Debug)]
 pub(crate) struct Cache {
@@ -27,14 +27,24 @@ impl Cache {
             .or_else(|| set("XDG_CACHE_HOME").map(|d| d.join("mycroft")))
             .or_else(|| set("HOME").map(|d| d.join(".cache/mycroft")))
             .context("no place for the cache: set MYCROFT_CACHE to a directory")?;
+        if root.is_relative() {
+            // a build script, whose current directory is another, would look elsewhere
+            bail!("the cache {} must be an absolute path", root.display());
+        }
         Self::at(&root)
     }
 
     pub(crate) fn at(root: &Path) -> Result<Self> {
-        fs::create_dir_all(root)
-            .with_context(|| format!("cannot create the cache {}: set MYCROFT_CACHE to a directory", root.display()))?;
+        fs::create_dir_all(root).with_context(|| {
+            format!(
+                "cannot create the cache {}: set MYCROFT_CACHE to a directory",
+                root.display()
+            )
+        })?;
         // Canonical, since paths inside it end up in the run path of bpf-linker and in symlinks.
-        Ok(Self { root: root.canonicalize()? })
+        Ok(Self {
+            root: root.canonicalize()?,
+        })
     }
 
     pub(crate) fn root(&self) -> &Path {
@@ -45,9 +55,11 @@ impl Cache {
         self.root.join(relative)
     }
 
-    /// Holds `NAME.lock` until the guard is dropped; says so when it has to wait.
+    /// Holds the lock of that name until the guard is dropped; says so when it has to wait.
     pub(crate) fn lock(&self, name: &str) -> Result<Lock> {
-        let path = self.path(format!("{name}.lock"));
+        let locks = self.path("locks");
+        fs::create_dir_all(&locks).with_context(|| format!("cannot create {}", locks.display()))?;
+        let path = locks.join(name);
         let file = File::create(&path).with_context(|| format!("cannot create {}", path.display()))?;
         if file.try_lock().is_err() {
             crate::progress::note(&format!("waiting for another cargo xtask that is at work on {name}"));

@@ -1,9 +1,7 @@
-//! Running other programs: what they print, signs of life while they are silent, and errors that name them.
+//! Running other programs: what becomes of their output, signs of life while they are silent, errors that name them.
 
 use std::{
-    ffi::OsStr,
     fs::{self, File},
-    io::ErrorKind,
     path::Path,
     process::{Child, Command, ExitStatus, Stdio},
     thread,
@@ -19,41 +17,64 @@ const TAIL_LINES: usize = 20;
 
 /// The standard output of a program that must succeed.
 pub(crate) fn output(command: &mut Command) -> Result<String> {
-    let out = command.stderr(Stdio::piped()).output().with_context(|| cannot_start(command))?;
+    let out = command
+        .stdin(Stdio::null())
+        .stderr(Stdio::piped())
+        .output()
+        .with_context(|| cannot_start(command))?;
     if !out.status.success() {
-        bail!("{}: {}\n{}", shown(command), out.status, String::from_utf8_lossy(&out.stderr).trim_end());
+        bail!(
+            "{}: {}\n{}",
+            shown(command),
+            out.status,
+            String::from_utf8_lossy(&out.stderr).trim_end()
+        );
     }
     String::from_utf8(out.stdout).with_context(|| format!("{} did not print UTF-8", shown(command)))
 }
 
-/// Runs a program whose output matters only if it fails: it goes to `log`, its newest line is shown every 10 s.
-pub(crate) fn logged(command: &mut Command, log: &Path) -> Result<()> {
+/// How a program ended whose output went to a file.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub(crate) success: bool,
+    pub(crate) output: String,
+    command: String,
+}
+
+impl Ended {
+    pub(crate) fn ok(self) -> Result<()> {
+        if !self.success {
+            bail!("{} failed:\n{}", self.command, tail(&self.output));
+        }
+        Ok(())
+    }
+}
+
+/// Runs a program whose output matters only if it fails: it goes to `log`. Every 10 s a line is shown: what
+/// `sign_of_life` makes of the newest line of output.
+pub(crate) fn logged(command: &mut Command, log: &Path, sign_of_life: impl Fn(&str) -> String) -> Result<Ended> {
     let file = File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
     command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
     let child = command.spawn().with_context(|| cannot_start(command))?;
+    let read = || {
+        fs::read(log)
+            .map(|b| String::from_utf8_lossy(&b).into_owned())
+            .unwrap_or_default()
+    };
     let status = wait(child, |elapsed| {
-        let text = fs::read_to_string(log).unwrap_or_default();
-        let line = text.lines().rfind(|l| !l.trim().is_empty()).unwrap_or("no output yet").trim();
-        progress::note(&format!("{}: {line}", progress::seconds(elapsed)));
+        let text = read();
+        let line = text
+            .lines()
+            .rfind(|l| !l.trim().is_empty())
+            .unwrap_or("no output yet")
+            .trim();
+        progress::note(&format!("{}: {}", progress::seconds(elapsed), sign_of_life(line)));
     })?;
-    if !status.success() {
-        let text = fs::read_to_string(log).unwrap_or_default();
-        bail!("{}: {status}\n{}", shown(command), tail(&text));
-    }
-    Ok(())
-}
-
-/// Runs a program that talks to the person itself; true if it succeeded.
-pub(crate) fn shown_to_user(command: &mut Command) -> Result<bool> {
-    let status = command.status().with_context(|| cannot_start(command))?;
-    Ok(status.success())
-}
-
-/// Whether the program can be started at all; its outcome does not matter.
-pub(crate) fn exists(program: impl AsRef<OsStr>) -> bool {
-    let mut command = Command::new(program);
-    command.arg("--version").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    !matches!(command.status(), Err(e) if e.kind() == ErrorKind::NotFound)
+    Ok(Ended {
+        success: status.success(),
+        output: read(),
+        command: shown(command),
+    })
 }
 
 fn wait(mut child: Child, mut alive: impl FnMut(Duration)) -> Result<ExitStatus> {
@@ -71,16 +92,59 @@ fn wait(mut child: Child, mut alive: impl FnMut(Duration)) -> Result<ExitStatus>
     }
 }
 
-fn tail(text: &str) -> String {
+pub(crate) fn tail(text: &str) -> String {
     let lines: Vec<_> = text.lines().collect();
     lines[lines.len().saturating_sub(TAIL_LINES)..].join("\n")
 }
 
-fn cannot_start(command: &Command) -> String {
+pub(crate) fn cannot_start(command: &Command) -> String {
     format!("cannot start {}", command.get_program().display())
 }
 
-fn shown(command: &Command) -> String {
-    let args = command.get_args().map(|a| format!(" {}", a.display())).collect::<String>();
-    format!("{}{args}", command.get_program().display())
+pub(crate) fn shown(command: &Command) -> String {
+    let program = Path::new(command.get_program());
+    let name = program.file_name().unwrap_or(program.as_os_str()).display().to_string();
+    command.get_args().fold(name, |line, arg| {
+        format!("{line} {}", quoted(&arg.display().to_string()))
+    })
+}
+
+/// So that it can be pasted into a shell.
+fn quoted(arg: &str) -> String {
+    let plain = |c: char| c.is_alphanumeric() || "-_=./:,@%+".contains(c);
+    if !arg.is_empty() && arg.chars().all(plain) {
+        arg.to_owned()
+    } else {
+        format!("'{}'", arg.replace('\'', r"'\''"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn output_is_given_or_the_failure_is_named() {
+        assert_eq!(output(Command::new("echo").arg("hello")).unwrap(), "hello\n");
+        let error = output(Command::new("sh").args(["-c", "echo oh no >&2; exit 3"]))
+            .unwrap_err()
+            .to_string();
+        assert!(error.starts_with("sh -c ") && error.ends_with("oh no"), "{error}");
+        let error = output(&mut Command::new("no-such-program")).unwrap_err().to_string();
+        assert_eq!(error, "cannot start no-such-program");
+    }
+
+    #[test]
+    fn a_command_is_shown_as_a_shell_takes_it() {
+        let mut command = Command::new("/usr/bin/cargo");
+        command.args(["test", "--test", "*", "it's"]);
+        assert_eq!(shown(&command), r"cargo test --test '*' 'it'\''s'");
+    }
+
+    #[test]
+    fn only_the_end_of_a_long_output_is_shown() {
+        let text: Vec<String> = (1..=50).map(|n| n.to_string()).collect();
+        assert_eq!(tail(&text.join("\n")).lines().next(), Some("31"));
+        assert_eq!(tail("one"), "one");
+    }
 }

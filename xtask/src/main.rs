@@ -1,11 +1,21 @@
 //! `cargo xtask`: what a person or CI does to this repository beyond `cargo build`.
 
-#![expect(clippy::print_stdout, clippy::print_stderr, reason = "talking to a person is what this program is for")]
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "talking to a person is what this program is for"
+)]
 
 mod cache;
+mod demo;
 mod exec;
+mod preflight;
 mod progress;
 mod setup;
+mod stage;
+mod stream;
+mod test;
+mod tidy;
 mod toolchain;
 
 use std::process::ExitCode;
@@ -14,7 +24,11 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 
 #[derive(Debug, Parser)]
-#[command(name = "cargo xtask", bin_name = "cargo xtask", about = "Sets up, tests and shows Mycroft")]
+#[command(
+    name = "cargo xtask",
+    bin_name = "cargo xtask",
+    about = "Sets up, tests and shows Mycroft"
+)]
 struct Cli {
     #[command(subcommand)]
     task: Task,
@@ -24,11 +38,19 @@ struct Cli {
 enum Task {
     /// Builds or fetches, once, what a build or a test needs and the system does not have
     Setup(setup::Args),
+    /// Format, lints, build and every test; what must pass before a change lands
+    Test(test::Args),
+    /// The rules of this repository that no compiler checks
+    Tidy,
+    /// Hangs a small job on this machine and shows what Mycroft says about it
+    Demo(demo::Args),
 }
 
 fn main() -> ExitCode {
     match run(&Cli::parse().task) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(true) => ExitCode::SUCCESS,
+        // what failed has been told where it failed
+        Ok(false) => ExitCode::FAILURE,
         Err(error) => {
             eprintln!("error: {error:#}");
             ExitCode::FAILURE
@@ -36,8 +58,11 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(task: &Task) -> Result<()> {
+fn run(task: &Task) -> Result<bool> {
     match task {
         Task::Setup(args) => setup::run(args),
+        Task::Test(args) => test::run(args),
+        Task::Tidy => tidy::run(),
+        Task::Demo(args) => demo::run(args),
     }
 }

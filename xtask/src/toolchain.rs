@@ -17,7 +17,7 @@ pub(crate) struct Rustc {
     pub(crate) release: String,
     pub(crate) commit: String,
     pub(crate) llvm: String,
-    sysroot: PathBuf,
+    pub(crate) sysroot: PathBuf,
 }
 
 impl Rustc {
@@ -86,5 +86,9 @@ pub(crate) fn repository() -> &'static Path {
 }
 
 fn find(dir: &Path, matches: impl Fn(&str) -> bool) -> Option<PathBuf> {
-    fs::read_dir(dir).ok()?.flatten().find(|e| matches(&e.file_name().to_string_lossy())).map(|e| e.path())
+    fs::read_dir(dir)
+        .ok()?
+        .flatten()
+        .find(|e| matches(&e.file_name().to_string_lossy()))
+        .map(|e| e.path())
 }
