@@ -35,16 +35,10 @@ impl Cache {
     }
 
     pub(crate) fn at(root: &Path) -> Result<Self> {
-        fs::create_dir_all(root).with_context(|| {
-            format!(
-                "cannot create the cache {}: set MYCROFT_CACHE to a directory",
-                root.display()
-            )
-        })?;
+        fs::create_dir_all(root)
+            .with_context(|| format!("cannot create the cache {}: set MYCROFT_CACHE to a directory", root.display()))?;
         // Canonical, since paths inside it end up in the run path of bpf-linker and in symlinks.
-        Ok(Self {
-            root: root.canonicalize()?,
-        })
+        Ok(Self { root: root.canonicalize()? })
     }
 
     pub(crate) fn root(&self) -> &Path {

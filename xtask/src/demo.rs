@@ -46,10 +46,7 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     steps.insert(1, Step::gate("kernel", || preflight::kernel("")));
     steps.extend(setup::nccl_steps(&cache, &wheels));
     steps.push(Step::gate("build", build));
-    steps.push(Step::gate(
-        format!("a job of {} ranks, and {}", args.ranks, args.fault),
-        || play(args),
-    ));
+    steps.push(Step::gate(format!("a job of {} ranks, and {}", args.ranks, args.fault), || play(args)));
     Ok(progress::run(steps).passed())
 }
 
@@ -76,10 +73,7 @@ fn play(args: &Args) -> Result<String> {
             let took = start.elapsed();
             thread::sleep(REST_OF_VERDICT);
             show(&job, &agent);
-            return Ok(format!(
-                "a verdict {} after the start of the job",
-                progress::seconds(took)
-            ));
+            return Ok(format!("a verdict {} after the start of the job", progress::seconds(took)));
         }
         for (actor, status) in [&job, &agent].into_iter().zip(ended) {
             if let Some(status) = status {
@@ -106,19 +100,8 @@ fn show(job: &Actor, agent: &Actor) -> bool {
 
 fn job(args: &Args) -> Result<Command> {
     let mut bed = built("bed")?;
-    bed.args([
-        "run",
-        "--op",
-        "allreduce",
-        "--count",
-        "100000",
-        "--iters",
-        "0",
-        "--pause-ms",
-        "50",
-    ]);
-    bed.args(["--nccl", &args.nccl, "--fault", &args.fault, "--ranks"])
-        .arg(args.ranks.to_string());
+    bed.args(["run", "--op", "allreduce", "--count", "100000", "--iters", "0", "--pause-ms", "50"]);
+    bed.args(["--nccl", &args.nccl, "--fault", &args.fault, "--ranks"]).arg(args.ranks.to_string());
     Ok(bed)
 }
 
@@ -137,10 +120,7 @@ fn is_verdict(line: &str) -> bool {
 /// A program of this workspace, beside the one that runs now but in the release profile.
 fn built(name: &str) -> Result<Command> {
     let xtask = env::current_exe()?;
-    let target = xtask
-        .parent()
-        .and_then(|profile| profile.parent())
-        .map(|target| target.join("release").join(name));
+    let target = xtask.parent().and_then(|profile| profile.parent()).map(|target| target.join("release").join(name));
     match target {
         Some(path) if path.is_file() => Ok(Command::new::<PathBuf>(path)),
         _ => bail!("the build made no program `{name}`"),

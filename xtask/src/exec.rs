@@ -17,18 +17,9 @@ const TAIL_LINES: usize = 20;
 
 /// The standard output of a program that must succeed.
 pub(crate) fn output(command: &mut Command) -> Result<String> {
-    let out = command
-        .stdin(Stdio::null())
-        .stderr(Stdio::piped())
-        .output()
-        .with_context(|| cannot_start(command))?;
+    let out = command.stdin(Stdio::null()).stderr(Stdio::piped()).output().with_context(|| cannot_start(command))?;
     if !out.status.success() {
-        bail!(
-            "{}: {}\n{}",
-            shown(command),
-            out.status,
-            String::from_utf8_lossy(&out.stderr).trim_end()
-        );
+        bail!("{}: {}\n{}", shown(command), out.status, String::from_utf8_lossy(&out.stderr).trim_end());
     }
     String::from_utf8(out.stdout).with_context(|| format!("{} did not print UTF-8", shown(command)))
 }
@@ -56,25 +47,13 @@ pub(crate) fn logged(command: &mut Command, log: &Path, sign_of_life: impl Fn(&s
     let file = File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
     command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
     let child = command.spawn().with_context(|| cannot_start(command))?;
-    let read = || {
-        fs::read(log)
-            .map(|b| String::from_utf8_lossy(&b).into_owned())
-            .unwrap_or_default()
-    };
+    let read = || fs::read(log).map(|b| String::from_utf8_lossy(&b).into_owned()).unwrap_or_default();
     let status = wait(child, |elapsed| {
         let text = read();
-        let line = text
-            .lines()
-            .rfind(|l| !l.trim().is_empty())
-            .unwrap_or("no output yet")
-            .trim();
+        let line = text.lines().rfind(|l| !l.trim().is_empty()).unwrap_or("no output yet").trim();
         progress::note(&format!("{}: {}", progress::seconds(elapsed), sign_of_life(line)));
     })?;
-    Ok(Ended {
-        success: status.success(),
-        output: read(),
-        command: shown(command),
-    })
+    Ok(Ended { success: status.success(), output: read(), command: shown(command) })
 }
 
 fn wait(mut child: Child, mut alive: impl FnMut(Duration)) -> Result<ExitStatus> {
@@ -104,19 +83,13 @@ pub(crate) fn cannot_start(command: &Command) -> String {
 pub(crate) fn shown(command: &Command) -> String {
     let program = Path::new(command.get_program());
     let name = program.file_name().unwrap_or(program.as_os_str()).display().to_string();
-    command.get_args().fold(name, |line, arg| {
-        format!("{line} {}", quoted(&arg.display().to_string()))
-    })
+    command.get_args().fold(name, |line, arg| format!("{line} {}", quoted(&arg.display().to_string())))
 }
 
 /// So that it can be pasted into a shell.
 fn quoted(arg: &str) -> String {
     let plain = |c: char| c.is_alphanumeric() || "-_=./:,@%+".contains(c);
-    if !arg.is_empty() && arg.chars().all(plain) {
-        arg.to_owned()
-    } else {
-        format!("'{}'", arg.replace('\'', r"'\''"))
-    }
+    if !arg.is_empty() && arg.chars().all(plain) { arg.to_owned() } else { format!("'{}'", arg.replace('\'', r"'\''")) }
 }
 
 #[cfg(test)]
@@ -126,9 +99,7 @@ mod tests {
     #[test]
     fn output_is_given_or_the_failure_is_named() {
         assert_eq!(output(Command::new("echo").arg("hello")).unwrap(), "hello\n");
-        let error = output(Command::new("sh").args(["-c", "echo oh no >&2; exit 3"]))
-            .unwrap_err()
-            .to_string();
+        let error = output(Command::new("sh").args(["-c", "echo oh no >&2; exit 3"])).unwrap_err().to_string();
         assert!(error.starts_with("sh -c ") && error.ends_with("oh no"), "{error}");
         let error = output(&mut Command::new("no-such-program")).unwrap_err().to_string();
         assert_eq!(error, "cannot start no-such-program");

@@ -1,10 +1,6 @@
 //! `cargo xtask`: what a person or CI does to this repository beyond `cargo build`.
 
-#![expect(
-    clippy::print_stdout,
-    clippy::print_stderr,
-    reason = "talking to a person is what this program is for"
-)]
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "talking to a person is what this program is for")]
 
 mod cache;
 mod demo;
@@ -24,11 +20,7 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 
 #[derive(Debug, Parser)]
-#[command(
-    name = "cargo xtask",
-    bin_name = "cargo xtask",
-    about = "Sets up, tests and shows Mycroft"
-)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask", about = "Sets up, tests and shows Mycroft")]
 struct Cli {
     #[command(subcommand)]
     task: Task,

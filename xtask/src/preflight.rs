@@ -15,26 +15,10 @@ struct Program {
 }
 
 const PROGRAMS: &[Program] = &[
-    Program {
-        name: "cc",
-        package: "gcc",
-        purpose: "links every Rust program",
-    },
-    Program {
-        name: "ld",
-        package: "binutils",
-        purpose: "links every Rust program",
-    },
-    Program {
-        name: "strip",
-        package: "binutils",
-        purpose: "makes the symbol-free libraries of some tests",
-    },
-    Program {
-        name: "ip",
-        package: "iproute2",
-        purpose: "makes the network namespaces of the test bed",
-    },
+    Program { name: "cc", package: "gcc", purpose: "links every Rust program" },
+    Program { name: "ld", package: "binutils", purpose: "links every Rust program" },
+    Program { name: "strip", package: "binutils", purpose: "makes the symbol-free libraries of some tests" },
+    Program { name: "ip", package: "iproute2", purpose: "makes the network namespaces of the test bed" },
 ];
 
 /// To build and to run the bed.
@@ -42,34 +26,25 @@ pub(crate) fn system(rustc: &Rustc) -> Result<String> {
     let mut lacks = Vec::new();
     let (os, arch) = (env::consts::OS, env::consts::ARCH);
     if (os, arch) != ("linux", "x86_64") {
-        lacks.push(format!(
-            "this machine is {os} on {arch}: Mycroft is built and tested on Linux on x86_64 only"
-        ));
+        lacks.push(format!("this machine is {os} on {arch}: Mycroft is built and tested on Linux on x86_64 only"));
     }
     let pinned = pinned_toolchain();
     if older(&rustc.release, pinned) {
         let found = &rustc.release;
-        lacks.push(format!(
-            "rustc {found} is too old: rustup toolchain install {pinned} (and unset RUSTUP_TOOLCHAIN)"
-        ));
+        lacks.push(format!("rustc {found} is too old: rustup toolchain install {pinned} (and unset RUSTUP_TOOLCHAIN)"));
     }
     lacks.extend(PROGRAMS.iter().filter(|p| !on_path(p.name)).map(|p| {
         let Program { name, package, purpose } = p;
         format!("no `{name}`, which {purpose}: apt-get install {package}")
     }));
-    told(
-        &lacks,
-        &format!("rustc {}, cc, ld, strip and ip are there", rustc.release),
-    )
+    told(&lacks, &format!("rustc {}, cc, ld, strip and ip are there", rustc.release))
 }
 
 /// To attach probes; `otherwise` says what works without.
 pub(crate) fn kernel(otherwise: &str) -> Result<String> {
     let mut lacks = Vec::new();
     if !Uid::effective().is_root() {
-        lacks.push(format!(
-            "not root, which attaching probes needs: run it as root{otherwise}"
-        ));
+        lacks.push(format!("not root, which attaching probes needs: run it as root{otherwise}"));
     }
     let btf = Path::new("/sys/kernel/btf/vmlinux");
     if !btf.exists() {

@@ -14,20 +14,12 @@ impl<'a> Step<'a> {
     /// A step without which the later ones make no sense: they are not run if it fails.
     /// The value of `work` says in a few words what came out of it.
     pub(crate) fn gate(what: impl Into<String>, work: impl FnOnce() -> Result<String> + 'a) -> Self {
-        Self {
-            what: what.into(),
-            gate: true,
-            work: Box::new(work),
-        }
+        Self { what: what.into(), gate: true, work: Box::new(work) }
     }
 
     /// A step whose failure does not keep the later ones from telling more.
     pub(crate) fn check(what: impl Into<String>, work: impl FnOnce() -> Result<String> + 'a) -> Self {
-        Self {
-            what: what.into(),
-            gate: false,
-            work: Box::new(work),
-        }
+        Self { what: what.into(), gate: false, work: Box::new(work) }
     }
 }
 
@@ -59,11 +51,7 @@ pub(crate) fn run(steps: Vec<Step<'_>>) -> Report {
     let mut rows = Vec::new();
     for (n, step) in (1..).zip(steps) {
         if stopped {
-            rows.push(Row {
-                what: step.what,
-                took: Duration::ZERO,
-                outcome: Outcome::NotRun,
-            });
+            rows.push(Row { what: step.what, took: Duration::ZERO, outcome: Outcome::NotRun });
             continue;
         }
         println!("[{n}/{total}] {}", step.what);
@@ -81,16 +69,9 @@ pub(crate) fn run(steps: Vec<Step<'_>>) -> Report {
                 Outcome::Failed
             }
         };
-        rows.push(Row {
-            what: step.what,
-            took,
-            outcome,
-        });
+        rows.push(Row { what: step.what, took, outcome });
     }
-    Report {
-        rows,
-        total: begin.elapsed(),
-    }
+    Report { rows, total: begin.elapsed() }
 }
 
 impl Report {
@@ -100,10 +81,7 @@ impl Report {
 
     /// The steps that failed, without those that were not run for it.
     pub(crate) fn failed(&self) -> impl Iterator<Item = &str> {
-        self.rows
-            .iter()
-            .filter(|r| r.outcome == Outcome::Failed)
-            .map(|r| r.what.as_str())
+        self.rows.iter().filter(|r| r.outcome == Outcome::Failed).map(|r| r.what.as_str())
     }
 
     pub(crate) fn took(&self) -> Duration {

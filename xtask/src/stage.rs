@@ -28,10 +28,7 @@ pub(crate) struct Actor {
 
 impl Actor {
     pub(crate) fn start(name: &'static str, command: &mut Command) -> Result<Self> {
-        command
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().with_context(|| exec::cannot_start(command))?;
         let (sender, lines) = mpsc::channel();
         if let Some(pipe) = child.stdout.take() {
@@ -40,11 +37,7 @@ impl Actor {
         if let Some(pipe) = child.stderr.take() {
             read_lines(pipe, sender);
         }
-        Ok(Self {
-            name,
-            child: child.into(),
-            lines,
-        })
+        Ok(Self { name, child: child.into(), lines })
     }
 
     pub(crate) fn name(&self) -> &str {

@@ -36,24 +36,11 @@ struct Heard {
 type Shared = Arc<Mutex<Heard>>;
 
 pub(crate) fn run(command: &mut Command, keep: fn(&str) -> bool) -> Result<Streamed> {
-    command
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().with_context(|| exec::cannot_start(command))?;
-    let heard = Arc::new(Mutex::new(Heard {
-        at: Instant::now(),
-        unfinished: String::new(),
-        kept: Vec::new(),
-    }));
-    let out = child
-        .stdout
-        .take()
-        .map(|pipe| pass_on(pipe, io::stdout(), Arc::clone(&heard), Some(keep)));
-    let err = child
-        .stderr
-        .take()
-        .map(|pipe| pass_on(pipe, io::stderr(), Arc::clone(&heard), None));
+    let heard = Arc::new(Mutex::new(Heard { at: Instant::now(), unfinished: String::new(), kept: Vec::new() }));
+    let out = child.stdout.take().map(|pipe| pass_on(pipe, io::stdout(), Arc::clone(&heard), Some(keep)));
+    let err = child.stderr.take().map(|pipe| pass_on(pipe, io::stderr(), Arc::clone(&heard), None));
     let readers: Vec<_> = [out, err].into_iter().flatten().collect();
 
     let start = Instant::now();
@@ -79,10 +66,7 @@ pub(crate) fn run(command: &mut Command, keep: fn(&str) -> bool) -> Result<Strea
     while !readers.iter().all(JoinHandle::is_finished) && ended.elapsed() < AFTERWARDS {
         thread::sleep(Duration::from_millis(10));
     }
-    Ok(Streamed {
-        success: status.success(),
-        kept: std::mem::take(&mut lock(&heard).kept),
-    })
+    Ok(Streamed { success: status.success(), kept: std::mem::take(&mut lock(&heard).kept) })
 }
 
 fn pass_on(

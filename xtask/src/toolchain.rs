@@ -86,9 +86,5 @@ pub(crate) fn repository() -> &'static Path {
 }
 
 fn find(dir: &Path, matches: impl Fn(&str) -> bool) -> Option<PathBuf> {
-    fs::read_dir(dir)
-        .ok()?
-        .flatten()
-        .find(|e| matches(&e.file_name().to_string_lossy()))
-        .map(|e| e.path())
+    fs::read_dir(dir).ok()?.flatten().find(|e| matches(&e.file_name().to_string_lossy())).map(|e| e.path())
 }

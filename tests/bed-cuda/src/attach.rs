@@ -56,11 +56,7 @@ fn attach() {
         Some(Err(e)) => report!("cannot attach: {e}"),
         Some(Ok(nccl)) => match redirect(nccl) {
             Ok((ours, stubs)) => {
-                trace!(
-                    "attached to {} at {:#x}: {ours} functions, {stubs} stubs",
-                    nccl.path.display(),
-                    nccl.base()
-                );
+                trace!("attached to {} at {:#x}: {ours} functions, {stubs} stubs", nccl.path.display(), nccl.base());
             }
             Err(e) => report!("cannot attach to {}: {e}", nccl.path.display()),
         },
@@ -69,10 +65,7 @@ fn attach() {
 
 /// The runtime's public functions: `cuda` and a capital letter.
 fn public(symbol: &&Symbol) -> bool {
-    symbol
-        .name
-        .strip_prefix("cuda")
-        .is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_uppercase()))
+    symbol.name.strip_prefix("cuda").is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_uppercase()))
 }
 
 fn redirect(nccl: &Symbols) -> Result<(usize, usize), String> {
@@ -138,11 +131,7 @@ impl Stubs {
         if code == libc::MAP_FAILED {
             return Err(format!("mmap: {}", std::io::Error::last_os_error()));
         }
-        Ok(Stubs {
-            code: code as usize,
-            used: 0,
-            room,
-        })
+        Ok(Stubs { code: code as usize, used: 0, room })
     }
 
     fn add(&mut self, name: &str) -> Result<usize, String> {

@@ -125,13 +125,7 @@ pub(crate) unsafe extern "C" fn properties(out: *mut c_void, device: c_int) -> C
     let mut put = |at: usize, value: &[u8]| bytes[at..at + value.len()].copy_from_slice(value);
     put(0, b"Mycroft test bed (no GPU)");
     put(256, &uuid(device));
-    let words: [(usize, usize); 5] = [
-        (288, 80 << 30),
-        (296, 49152),
-        (352, 65536),
-        (640, 233_472),
-        (696, 232_448),
-    ];
+    let words: [(usize, usize); 5] = [(288, 80 << 30), (296, 49152), (352, 65536), (640, 233_472), (696, 232_448)];
     words.iter().for_each(|(at, v)| put(*at, &v.to_ne_bytes()));
     let numbers: [(usize, c_int); 20] = [
         (304, 65536),

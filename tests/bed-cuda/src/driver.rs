@@ -38,10 +38,7 @@ pub(crate) unsafe extern "C" fn entry_point(
     // SAFETY: the caller passes a C string.
     let name = unsafe { CStr::from_ptr(name) }.to_string_lossy();
     let found = function(&name);
-    trace!(
-        "driver function {name}: {}",
-        if found.is_some() { "ours" } else { "none" }
-    );
+    trace!("driver function {name}: {}", if found.is_some() { "ours" } else { "none" });
     // SAFETY: the caller passes a place for the address.
     unsafe { out.write(found.unwrap_or(0) as *mut c_void) };
     if !status.is_null() {

@@ -88,11 +88,7 @@ pub(crate) unsafe extern "C" fn stream_wait(on: *mut c_void, handle: *mut c_void
 
 pub(crate) unsafe extern "C" fn query(handle: *mut c_void) -> Code {
     // SAFETY: the handle is ours, as CUDA requires of the caller.
-    if unsafe { event(handle) }.pending() {
-        NOT_READY
-    } else {
-        SUCCESS
-    }
+    if unsafe { event(handle) }.pending() { NOT_READY } else { SUCCESS }
 }
 
 pub(crate) unsafe extern "C" fn synchronize(handle: *mut c_void) -> Code {

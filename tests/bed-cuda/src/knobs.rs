@@ -14,20 +14,11 @@ struct Control {
 fn map() -> Option<Control> {
     let path = std::env::var_os("BED_CONTROL")?;
     let opened = std::fs::OpenOptions::new().read(true).write(true).open(&path);
-    let file = opened
-        .map_err(|e| report!("BED_CONTROL {}: {e}", path.display()))
-        .ok()?;
+    let file = opened.map_err(|e| report!("BED_CONTROL {}: {e}", path.display())).ok()?;
     let len = usize::try_from(file.metadata().ok()?.len()).ok()?;
     // SAFETY: a fresh shared mapping of a file that the harness made for this; it touches nothing that exists.
     let at = unsafe {
-        libc::mmap(
-            std::ptr::null_mut(),
-            len,
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_SHARED,
-            file.as_raw_fd(),
-            0,
-        )
+        libc::mmap(std::ptr::null_mut(), len, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, file.as_raw_fd(), 0)
     };
     if at == libc::MAP_FAILED || len < cw::RANKS_AT {
         report!("BED_CONTROL {}: cannot be mapped", path.display());
@@ -41,10 +32,7 @@ fn map() -> Option<Control> {
         report!("BED_CONTROL {}: not a control file", path.display());
         return None;
     }
-    Some(Control {
-        base: at as usize,
-        ranks,
-    })
+    Some(Control { base: at as usize, ranks })
 }
 
 /// A word of a rank's block; none without a control file.

@@ -74,9 +74,7 @@ pub(crate) unsafe extern "C" fn kernel(
     on: *mut c_void,
 ) -> Code {
     // SAFETY: NCCL launches through the runtime only kernels with these three parameters of eight bytes.
-    let args = (0..OLD_PARAMETERS)
-        .map(|i| unsafe { args.add(i).read().cast::<u64>().read_unaligned() })
-        .collect();
+    let args = (0..OLD_PARAMETERS).map(|i| unsafe { args.add(i).read().cast::<u64>().read_unaligned() }).collect();
     // SAFETY: the handle is ours, as CUDA requires of the caller.
     unsafe { launch(function, grid.x, on, args) }
 }

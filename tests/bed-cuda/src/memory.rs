@@ -28,10 +28,7 @@ pub(crate) struct Range {
 static RANGES: Mutex<BTreeMap<usize, Range>> = Mutex::new(BTreeMap::new());
 
 fn remember(range: Range) {
-    RANGES
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .insert(range.start, range);
+    RANGES.lock().unwrap_or_else(PoisonError::into_inner).insert(range.start, range);
 }
 
 fn forget(start: usize) -> Option<Range> {
@@ -62,12 +59,7 @@ fn allocate(len: usize, kind: Kind) -> Option<*mut c_void> {
         report!("cannot map {len} bytes: {}", std::io::Error::last_os_error());
         return None;
     }
-    remember(Range {
-        start: at as usize,
-        len,
-        kind,
-        device: device::current(),
-    });
+    remember(Range { start: at as usize, len, kind, device: device::current() });
     Some(at)
 }
 
@@ -114,12 +106,7 @@ pub(crate) unsafe extern "C" fn free(at: *mut c_void) -> Code {
 }
 
 pub(crate) unsafe extern "C" fn host_register(at: *mut c_void, len: usize, _flags: c_uint) -> Code {
-    remember(Range {
-        start: at as usize,
-        len,
-        kind: Kind::Registered,
-        device: device::current(),
-    });
+    remember(Range { start: at as usize, len, kind: Kind::Registered, device: device::current() });
     SUCCESS
 }
 
@@ -161,18 +148,11 @@ pub(crate) unsafe extern "C" fn memcpy_async(
     // SAFETY: the handle is ours, as CUDA requires of the caller.
     let stream = unsafe { stream::stream(on) };
     let work = if find(from as usize).is_some() {
-        Work::Copy {
-            to: to as usize,
-            from: from as usize,
-            len,
-        }
+        Work::Copy { to: to as usize, from: from as usize, len }
     } else {
         // SAFETY: CUDA's contract: the source is valid for `len` bytes at the call.
         let staged = unsafe { std::slice::from_raw_parts(from.cast::<u8>(), len) }.to_vec();
-        Work::CopyStaged {
-            to: to as usize,
-            from: staged,
-        }
+        Work::CopyStaged { to: to as usize, from: staged }
     };
     stream.push(work);
     if find(to as usize).is_none() {
@@ -183,11 +163,7 @@ pub(crate) unsafe extern "C" fn memcpy_async(
 
 pub(crate) unsafe extern "C" fn memset_async(to: *mut c_void, value: c_int, len: usize, on: *mut c_void) -> Code {
     // SAFETY: the handle is ours, as CUDA requires of the caller.
-    unsafe { stream::stream(on) }.push(Work::Fill {
-        to: to as usize,
-        value: value as u8,
-        len,
-    });
+    unsafe { stream::stream(on) }.push(Work::Fill { to: to as usize, value: value as u8, len });
     SUCCESS
 }
 
@@ -203,24 +179,11 @@ pub(crate) struct Attributes {
 pub(crate) unsafe extern "C" fn pointer_attributes(out: *mut Attributes, at: *const c_void) -> Code {
     let null = std::ptr::null();
     let attributes = match find(at as usize) {
-        None => Attributes {
-            kind: 0,
-            device: -2,
-            device_pointer: null,
-            host_pointer: null,
-        },
-        Some(r) if r.kind == Kind::Device => Attributes {
-            kind: 2,
-            device: r.device,
-            device_pointer: at,
-            host_pointer: null,
-        },
-        Some(r) => Attributes {
-            kind: 1,
-            device: r.device,
-            device_pointer: at,
-            host_pointer: at,
-        },
+        None => Attributes { kind: 0, device: -2, device_pointer: null, host_pointer: null },
+        Some(r) if r.kind == Kind::Device => {
+            Attributes { kind: 2, device: r.device, device_pointer: at, host_pointer: null }
+        }
+        Some(r) => Attributes { kind: 1, device: r.device, device_pointer: at, host_pointer: at },
     };
     // SAFETY: the caller passes a place for the attributes.
     unsafe { out.write(attributes) };

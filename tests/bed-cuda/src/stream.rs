@@ -66,9 +66,7 @@ impl Stream {
             queue: Mutex::default(),
             changed: Condvar::new(),
         }));
-        let spawned = std::thread::Builder::new()
-            .name("bed-stream".into())
-            .spawn(move || stream.run());
+        let spawned = std::thread::Builder::new().name("bed-stream".into()).spawn(move || stream.run());
         if let Err(e) = spawned {
             report!("cannot start a stream thread: {e}");
             return None;
@@ -141,10 +139,7 @@ impl Work {
 /// Waits for every stream of a device, as freeing device memory does.
 pub(crate) fn wait_device(device: c_int) {
     let streams: Vec<_> = all().lock().unwrap_or_else(PoisonError::into_inner).clone();
-    streams
-        .iter()
-        .filter(|s| s.device == device)
-        .for_each(|s| s.wait_idle());
+    streams.iter().filter(|s| s.device == device).for_each(|s| s.wait_idle());
 }
 
 /// The stream a handle names; the first few values are CUDA's names for the default stream.
@@ -184,10 +179,7 @@ pub(crate) unsafe extern "C" fn destroy(handle: *mut c_void) -> Code {
     if handle as usize > 2 {
         // SAFETY: the handle is ours, as CUDA requires of the caller.
         let stream = unsafe { stream(handle) };
-        all()
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .retain(|s| s.id != stream.id);
+        all().lock().unwrap_or_else(PoisonError::into_inner).retain(|s| s.id != stream.id);
         stream.close();
     }
     SUCCESS
@@ -201,11 +193,7 @@ pub(crate) unsafe extern "C" fn synchronize(handle: *mut c_void) -> Code {
 
 pub(crate) unsafe extern "C" fn query(handle: *mut c_void) -> Code {
     // SAFETY: the handle is ours, as CUDA requires of the caller.
-    if unsafe { stream(handle) }.busy() {
-        NOT_READY
-    } else {
-        SUCCESS
-    }
+    if unsafe { stream(handle) }.busy() { NOT_READY } else { SUCCESS }
 }
 
 pub(crate) unsafe extern "C" fn get_id(handle: *mut c_void, out: *mut c_ulonglong) -> Code {

@@ -50,10 +50,7 @@ fn mapped() -> Option<(PathBuf, usize)> {
         // SAFETY: the loader's names are C strings.
         let name = unsafe { CStr::from_ptr(info.dlpi_name) }.to_bytes();
         let path = Path::new(OsStr::from_bytes(name));
-        if path
-            .file_name()
-            .is_some_and(|f| f.as_bytes().starts_with(b"libnccl.so"))
-        {
+        if path.file_name().is_some_and(|f| f.as_bytes().starts_with(b"libnccl.so")) {
             *out = Some((path.to_owned(), info.dlpi_addr as usize));
             return 1;
         }
@@ -92,29 +89,16 @@ impl Symbols {
         let table = bytes(&file, at, entry * count).map_err(|e| e.to_string())?;
         let section = |i: usize| table.get(i * entry..(i + 1) * entry);
         // type 2: the full symbol table, as opposed to the dynamic one
-        let symtab = (0..count)
-            .filter_map(section)
-            .find(|s| u32_at(s, 4) == Some(2))
-            .ok_or("no .symtab")?;
+        let symtab = (0..count).filter_map(section).find(|s| u32_at(s, 4) == Some(2)).ok_or("no .symtab")?;
         let load = |s: &[u8]| {
-            let (at, len) = (
-                u64_at(s, 0x18).ok_or("bad section")?,
-                u64_at(s, 0x20).ok_or("bad section")?,
-            );
+            let (at, len) = (u64_at(s, 0x18).ok_or("bad section")?, u64_at(s, 0x20).ok_or("bad section")?);
             bytes(&file, at, len).map_err(|e| e.to_string())
         };
         let strings = u32_at(symtab, 0x28).and_then(section).ok_or("no string table")?;
         let (entries, strings) = (load(symtab)?, load(strings)?);
-        let mut all: Vec<Symbol> = entries
-            .chunks_exact(24)
-            .filter_map(|e| Symbol::parse(e, &strings, base))
-            .collect();
+        let mut all: Vec<Symbol> = entries.chunks_exact(24).filter_map(|e| Symbol::parse(e, &strings, base)).collect();
         all.sort_by_key(|s| s.at);
-        Ok(Symbols {
-            path: path.to_owned(),
-            base,
-            all,
-        })
+        Ok(Symbols { path: path.to_owned(), base, all })
     }
 
     pub(crate) fn functions(&self) -> impl Iterator<Item = &Symbol> {
@@ -124,20 +108,12 @@ impl Symbols {
     /// Name of the function that an address lies in.
     pub(crate) fn function_at(&self, address: usize) -> Option<&str> {
         let upto = self.all.partition_point(|s| s.at <= address);
-        self.all[..upto]
-            .iter()
-            .rev()
-            .take(16)
-            .find(|s| s.function && address < s.at + s.size)
-            .map(|s| s.name.as_str())
+        self.all[..upto].iter().rev().take(16).find(|s| s.function && address < s.at + s.size).map(|s| s.name.as_str())
     }
 
     /// Address and size of a variable.
     pub(crate) fn variable(&self, name: &str) -> Option<(usize, usize)> {
-        self.all
-            .iter()
-            .find(|s| !s.function && s.name == name)
-            .map(|s| (s.at, s.size))
+        self.all.iter().find(|s| !s.function && s.name == name).map(|s| (s.at, s.size))
     }
 
     pub(crate) fn base(&self) -> usize {
@@ -152,15 +128,7 @@ impl Symbol {
         if !matches!(kind, 1 | 2) || value == 0 {
             return None;
         }
-        let name = CStr::from_bytes_until_nul(strings.get(u32_at(entry, 0)?..)?)
-            .ok()?
-            .to_str()
-            .ok()?;
-        Some(Symbol {
-            name: name.to_owned(),
-            at: base + value,
-            size,
-            function: kind == 2,
-        })
+        let name = CStr::from_bytes_until_nul(strings.get(u32_at(entry, 0)?..)?).ok()?.to_str().ok()?;
+        Some(Symbol { name: name.to_owned(), at: base + value, size, function: kind == 2 })
     }
 }

@@ -18,12 +18,7 @@ type Device = usize;
 
 fn count() -> c_uint {
     static COUNT: OnceLock<c_uint> = OnceLock::new();
-    *COUNT.get_or_init(|| {
-        std::env::var("BED_HOST_DEVICES")
-            .ok()
-            .and_then(|v| v.parse().ok())
-            .unwrap_or(8)
-    })
+    *COUNT.get_or_init(|| std::env::var("BED_HOST_DEVICES").ok().and_then(|v| v.parse().ok()).unwrap_or(8))
 }
 
 fn bus(device: Device) -> c_uint {
@@ -195,28 +190,12 @@ pub struct PciInfo {
 pub unsafe extern "C" fn nvmlDeviceGetPciInfo_v3(device: Device, out: *mut PciInfo) -> c_int {
     let bus = bus(device);
     let (ids, subsystem) = (0x2330_10de, 0x16c1_10de);
-    let empty = PciInfo {
-        legacy: [0; 16],
-        domain: 0,
-        bus,
-        device: 0,
-        ids,
-        subsystem,
-        id: [0; 32],
-    };
+    let empty = PciInfo { legacy: [0; 16], domain: 0, bus, device: 0, ids, subsystem, id: [0; 32] };
     // SAFETY: by this function's contract, and the arrays have the room that is named.
     unsafe {
         answer(out, empty)
-            .max(answer_text(
-                (&raw mut (*out).legacy).cast(),
-                16,
-                &format!("0000:{bus:02X}:00.0"),
-            ))
-            .max(answer_text(
-                (&raw mut (*out).id).cast(),
-                32,
-                &format!("00000000:{bus:02X}:00.0"),
-            ))
+            .max(answer_text((&raw mut (*out).legacy).cast(), 16, &format!("0000:{bus:02X}:00.0")))
+            .max(answer_text((&raw mut (*out).id).cast(), 32, &format!("00000000:{bus:02X}:00.0")))
     }
 }
 

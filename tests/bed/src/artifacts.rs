@@ -14,11 +14,7 @@ pub(crate) fn find(name: &str) -> Result<PathBuf> {
     let mut folders: Vec<PathBuf> = std::env::var_os("BED_BIN_DIR").map(PathBuf::from).into_iter().collect();
     let exe = std::env::current_exe().context("this program's own path")?;
     let here = exe.parent().unwrap_or(Path::new("/"));
-    let here = if here.file_name().is_some_and(|n| n == "deps") {
-        here.parent().unwrap_or(here)
-    } else {
-        here
-    };
+    let here = if here.file_name().is_some_and(|n| n == "deps") { here.parent().unwrap_or(here) } else { here };
     folders.push(here.to_owned());
     folders.extend(["release", "debug"].map(|profile| here.with_file_name(profile)));
     let found = folders.iter().map(|f| f.join(name)).find(|p| p.is_file());
@@ -32,10 +28,7 @@ pub(crate) fn folder() -> Result<TempDir> {
     let parent = std::env::temp_dir();
     for entry in fs::read_dir(&parent)?.flatten() {
         let name = entry.file_name();
-        let owner = name
-            .to_str()
-            .and_then(|n| n.strip_prefix(PREFIX))
-            .and_then(|rest| rest.split('-').next());
+        let owner = name.to_str().and_then(|n| n.strip_prefix(PREFIX)).and_then(|rest| rest.split('-').next());
         // one with a mark was kept on purpose
         if owner.is_some_and(is_gone) && !entry.path().join(KEPT).exists() {
             // somebody else's, perhaps: then it stays
@@ -57,6 +50,5 @@ pub(crate) fn keep(folder: TempDir) {
 
 /// Whether a text is the number of a process that is no more.
 pub(crate) fn is_gone(pid: &str) -> bool {
-    pid.parse::<u32>()
-        .is_ok_and(|pid| !Path::new(&format!("/proc/{pid}")).exists())
+    pid.parse::<u32>().is_ok_and(|pid| !Path::new(&format!("/proc/{pid}")).exists())
 }

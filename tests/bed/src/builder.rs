@@ -144,11 +144,7 @@ impl Builder {
             self.gpus_per_proc >= 1 && self.ranks.is_multiple_of(self.gpus_per_proc),
             "ranks do not fill processes"
         );
-        ensure!(
-            (1..=control::MAX_COMMS).contains(&self.comms),
-            "at most {} communicators",
-            control::MAX_COMMS
-        );
+        ensure!((1..=control::MAX_COMMS).contains(&self.comms), "at most {} communicators", control::MAX_COMMS);
         let folder = artifacts::folder()?;
         let dir = folder.path().to_owned();
         fs::write(dir.join("layout"), layout::of_library(&library, &self.nccl)?.as_bytes())?;
@@ -167,10 +163,7 @@ impl Builder {
             config: self,
         };
         for fault in job.config.faults.clone() {
-            ensure!(
-                !job.needs_process(fault),
-                "{fault:?} can only be injected into a running job"
-            );
+            ensure!(!job.needs_process(fault), "{fault:?} can only be injected into a running job");
             job.inject(fault)?;
         }
         for process in 0..processes {
@@ -182,11 +175,7 @@ impl Builder {
 
     fn start_process(&self, job: &Job, process: usize, library: &Path) -> Result<Child> {
         let mut command = Command::new(artifacts::find("bed-rank")?);
-        command
-            .arg("--nccl")
-            .arg(library)
-            .arg("--control")
-            .arg(job.dir.join("control"));
+        command.arg("--nccl").arg(library).arg("--control").arg(job.dir.join("control"));
         let numbers = [
             ("--first-rank", process * self.gpus_per_proc),
             ("--ranks-here", self.gpus_per_proc),
@@ -213,11 +202,7 @@ impl Builder {
         }
         self.set_environment(job, &mut command, process)?;
         let log = fs::File::create(job.log_path(process))?;
-        command
-            .stdin(Stdio::null())
-            .stdout(log.try_clone()?)
-            .stderr(log)
-            .current_dir(&job.dir);
+        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).current_dir(&job.dir);
         if let Some(hosts) = &job.hosts {
             let space = hosts.open(process)?;
             // SAFETY: the closure makes one system call and allocates only to report that it failed.

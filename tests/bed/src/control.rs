@@ -52,10 +52,7 @@ pub enum Phase {
 impl Phase {
     fn from_word(word: u64) -> Phase {
         use Phase::*;
-        [Starting, Connecting, Running, Finished, Left]
-            .get(word as usize)
-            .copied()
-            .unwrap_or(Failed)
+        [Starting, Connecting, Running, Finished, Left].get(word as usize).copied().unwrap_or(Failed)
     }
 }
 
@@ -97,17 +94,9 @@ impl Control {
     /// Maps the file of a job that is there.
     pub fn open(path: &Path) -> Result<Control> {
         let mut control = Control::map(path).with_context(|| path.display().to_string())?;
-        ensure!(
-            control.header(H_MAGIC).load(Ordering::Acquire) == MAGIC,
-            "{} is no control file",
-            path.display()
-        );
+        ensure!(control.header(H_MAGIC).load(Ordering::Acquire) == MAGIC, "{} is no control file", path.display());
         control.ranks = usize::try_from(control.header(H_RANKS).load(Ordering::Relaxed))?;
-        ensure!(
-            control.len >= rank_word(control.ranks, 0),
-            "{} is cut short",
-            path.display()
-        );
+        ensure!(control.len >= rank_word(control.ranks, 0), "{} is cut short", path.display());
         Ok(control)
     }
 
@@ -121,11 +110,7 @@ impl Control {
         if at == libc::MAP_FAILED {
             bail!("cannot map: {}", std::io::Error::last_os_error());
         }
-        Ok(Control {
-            base: at as usize,
-            len,
-            ranks: 0,
-        })
+        Ok(Control { base: at as usize, len, ranks: 0 })
     }
 
     fn at(&self, offset: usize) -> &AtomicU64 {
@@ -238,18 +223,12 @@ impl Control {
         (0..FAULT_SLOTS).filter_map(move |i| {
             let word = R_FAULTS + i * FAULT_WORDS;
             let kind = self.get(rank, word);
-            (kind != 0).then(|| Slot {
-                kind,
-                at: self.get(rank, word + 1),
-                arg: self.get(rank, word + 2),
-            })
+            (kind != 0).then(|| Slot { kind, at: self.get(rank, word + 1), arg: self.get(rank, word + 2) })
         })
     }
 
     pub(crate) fn add_fault(&self, rank: usize, slot: Slot) -> Result<()> {
-        let free = (0..FAULT_SLOTS)
-            .map(|i| R_FAULTS + i * FAULT_WORDS)
-            .find(|w| self.get(rank, *w) == 0);
+        let free = (0..FAULT_SLOTS).map(|i| R_FAULTS + i * FAULT_WORDS).find(|w| self.get(rank, *w) == 0);
         let word = free.with_context(|| format!("rank {rank} has {FAULT_SLOTS} faults already"))?;
         self.put(rank, word + 1, slot.at);
         self.put(rank, word + 2, slot.arg);

@@ -183,22 +183,14 @@ impl FromStr for Timed {
         let fault = match name {
             "never-enter" => Fault::NeverEnter { rank, at },
             "enter-late" => Fault::EnterLate { rank, at, delay },
-            "slow" => Fault::Slow {
-                rank,
-                from: iteration.unwrap_or(0),
-                delay,
-            },
+            "slow" => Fault::Slow { rank, from: iteration.unwrap_or(0), delay },
             "different-collective" => Fault::DifferentCollective { rank, at },
             "different-count" => Fault::DifferentCount { rank, at },
             "different-type" => Fault::DifferentType { rank, at },
             "different-root" => Fault::DifferentRoot { rank, at },
             "die" => Fault::Die { rank, at },
             "stop" => Fault::Stop { rank, at },
-            "gpu-stall" => Fault::GpuStall {
-                rank,
-                collective: iteration.unwrap_or(0),
-                step,
-            },
+            "gpu-stall" => Fault::GpuStall { rank, collective: iteration.unwrap_or(0), step },
             "cont" => Fault::Cont { rank },
             "link-down" => Fault::LinkDown { rank },
             "link-up" => Fault::LinkUp { rank },
@@ -207,9 +199,6 @@ impl FromStr for Timed {
             _ => return Err(format!("no fault is called {name}")),
         };
         let by_harness = fault.slot().is_none() && !matches!(fault, Fault::GpuStall { .. });
-        Ok(Timed {
-            fault,
-            after: iteration.filter(|_| by_harness),
-        })
+        Ok(Timed { fault, after: iteration.filter(|_| by_harness) })
     }
 }

@@ -66,9 +66,7 @@ impl Job {
     /// Everything every process has printed.
     pub fn logs(&self) -> Vec<String> {
         let read = |process| fs::read(self.log_path(process)).unwrap_or_default();
-        (0..self.processes.len())
-            .map(|p| String::from_utf8_lossy(&read(p)).into_owned())
-            .collect()
+        (0..self.processes.len()).map(|p| String::from_utf8_lossy(&read(p)).into_owned()).collect()
     }
 
     pub(crate) fn needs_process(&self, fault: Fault) -> bool {
@@ -92,10 +90,7 @@ impl Job {
             Fault::Stop { .. } => self.signal(rank, libc::SIGSTOP)?,
             Fault::Cont { .. } => self.signal(rank, libc::SIGCONT)?,
             Fault::StarveProxy { .. } => {
-                ensure!(
-                    self.config.thread_names,
-                    "starving a proxy thread needs thread_names(true)"
-                );
+                ensure!(self.config.thread_names, "starving a proxy thread needs thread_names(true)");
                 let nth = rank % self.config.gpus_per_proc;
                 let tid = starve::find_thread(self.rank(rank).pid(), "NCCL Progress", nth)?;
                 lock(&self.starved).push(starve::starve(tid)?);
@@ -108,26 +103,18 @@ impl Job {
     fn signal(&self, rank: usize, signal: i32) -> Result<()> {
         // SAFETY: the process is our child and not yet waited for, so the number is still its own.
         let rc = unsafe { libc::kill(self.rank(rank).pid() as i32, signal) };
-        ensure!(
-            rc == 0,
-            "signal {signal} to rank {rank}: {}",
-            io::Error::last_os_error()
-        );
+        ensure!(rc == 0, "signal {signal} to rank {rank}: {}", io::Error::last_os_error());
         Ok(())
     }
 
     /// Waits until every rank has completed `n` iterations.
     pub fn wait_iteration(&self, n: u64, timeout: Duration) -> Result<()> {
-        self.wait_for(timeout, &format!("iteration {n}"), |job| {
-            job.ranks().all(|r| r.completed() >= n)
-        })
+        self.wait_for(timeout, &format!("iteration {n}"), |job| job.ranks().all(|r| r.completed() >= n))
     }
 
     /// Waits until every rank has its communicators.
     pub fn wait_running(&self, timeout: Duration) -> Result<()> {
-        self.wait_for(timeout, "all ranks running", |job| {
-            job.ranks().all(|r| r.phase() >= Phase::Running)
-        })
+        self.wait_for(timeout, "all ranks running", |job| job.ranks().all(|r| r.phase() >= Phase::Running))
     }
 
     /// Waits until no rank has completed an iteration for `quiet`, and returns what each has completed.
@@ -151,11 +138,7 @@ impl Job {
         while !done(self) {
             let ended: Vec<_> = self.ended().into_iter().flatten().filter(|s| !s.success()).collect();
             if begin.elapsed() > timeout || !ended.is_empty() {
-                bail!(
-                    "waiting for {what} for {:.1} s: {}",
-                    begin.elapsed().as_secs_f64(),
-                    self.describe()
-                );
+                bail!("waiting for {what} for {:.1} s: {}", begin.elapsed().as_secs_f64(), self.describe());
             }
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -165,10 +148,7 @@ impl Job {
     /// Where every rank is, and the end of what it printed.
     pub fn describe(&self) -> String {
         let mut text = String::new();
-        for (rank, status) in self
-            .ranks()
-            .zip(self.ended().iter().flat_map(|s| vec![*s; self.config.gpus_per_proc]))
-        {
+        for (rank, status) in self.ranks().zip(self.ended().iter().flat_map(|s| vec![*s; self.config.gpus_per_proc])) {
             text += &format!(
                 "\nrank {}: {:?}, entered {}, completed {}, {} wrong",
                 rank.index(),
@@ -190,10 +170,7 @@ impl Job {
     }
 
     fn ended(&self) -> Vec<Option<ExitStatus>> {
-        self.processes
-            .iter()
-            .map(|p| lock(p).try_wait().ok().flatten())
-            .collect()
+        self.processes.iter().map(|p| lock(p).try_wait().ok().flatten()).collect()
     }
 
     /// Lets every rank end at the same iteration, and cleanly.
@@ -211,11 +188,7 @@ impl Job {
             if let Some(all) = ended.iter().copied().collect::<Option<Vec<_>>>() {
                 return Ok(all);
             }
-            ensure!(
-                begin.elapsed() < timeout,
-                "still running after {timeout:?}: {}",
-                self.describe()
-            );
+            ensure!(begin.elapsed() < timeout, "still running after {timeout:?}: {}", self.describe());
             std::thread::sleep(Duration::from_millis(5));
         }
     }

@@ -48,19 +48,12 @@ const COMM: Struct = Struct {
         ("channels", PTR),
     ],
 };
-const LATER_COMM: Struct = Struct {
-    name: "ncclKernelComm",
-    ..COMM
-};
+const LATER_COMM: Struct = Struct { name: "ncclKernelComm", ..COMM };
 const FIRST_LATER_COMM: u32 = 22800;
 
 /// Structures of every release.
 const COMMON: &[Struct] = &[
-    Struct {
-        name: "ncclDevChannelPeer",
-        short: "peer",
-        fields: &[("send", Any), ("recv", Any)],
-    },
+    Struct { name: "ncclDevChannelPeer", short: "peer", fields: &[("send", Any), ("recv", Any)] },
     Struct {
         name: "ncclConnInfo",
         short: "conn",
@@ -242,10 +235,7 @@ fn code(version: &str) -> Result<u32> {
 pub fn of_library(library: &Path, version: &str) -> Result<Arc<str>> {
     type Known = Mutex<HashMap<PathBuf, Arc<str>>>;
     static KNOWN: OnceLock<Known> = OnceLock::new();
-    let mut known = KNOWN
-        .get_or_init(Known::default)
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner);
+    let mut known = KNOWN.get_or_init(Known::default).lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(text) = known.get(library) {
         return Ok(Arc::clone(text));
     }
@@ -262,19 +252,9 @@ fn structs(code: u32) -> Vec<Struct> {
 }
 
 fn describe(library: &Path, version: &str, structs: &[Struct]) -> Result<String> {
-    let paths: Vec<Vec<&str>> = structs
-        .iter()
-        .map(|s| s.fields.iter().map(|(path, _)| *path).collect())
-        .collect();
-    let specs: Vec<_> = structs
-        .iter()
-        .zip(&paths)
-        .map(|(s, fields)| StructSpec {
-            name: s.name,
-            unit: None,
-            fields,
-        })
-        .collect();
+    let paths: Vec<Vec<&str>> = structs.iter().map(|s| s.fields.iter().map(|(path, _)| *path).collect()).collect();
+    let specs: Vec<_> =
+        structs.iter().zip(&paths).map(|(s, fields)| StructSpec { name: s.name, unit: None, fields }).collect();
     let file = File::open(library).with_context(|| library.display().to_string())?;
     let read = read_structs(&file, &specs).with_context(|| format!("debug information of NCCL {version}"))?;
     let mut text = format!("nccl {}\n", code(version)?);
@@ -306,12 +286,7 @@ fn line(name: &str, want: Want, field: &Field) -> Result<String> {
     ensure!(expected, "has an unexpected size: {field:?}");
     Ok(match bits {
         // as many bytes as the bits are spread over
-        Some(b) => format!(
-            "bits {name} {offset} {} {} {}\n",
-            (b.offset + b.size).div_ceil(8),
-            b.offset,
-            b.size
-        ),
+        Some(b) => format!("bits {name} {offset} {} {} {}\n", (b.offset + b.size).div_ceil(8), b.offset, b.size),
         None => format!("field {name} {offset} {size}\n"),
     })
 }
@@ -327,36 +302,21 @@ mod tests {
 
     #[test]
     fn a_struct_that_is_gone_is_named() {
-        let gone = Struct {
-            name: "ncclDevComet",
-            ..COMM
-        };
+        let gone = Struct { name: "ncclDevComet", ..COMM };
         assert_eq!(error(&[gone]), "NCCL 2.27.5: struct ncclDevComet not found in DWARF");
     }
 
     #[test]
     fn a_field_that_is_gone_is_named() {
-        let renamed = Struct {
-            fields: &[("rank", Bytes(4)), ("abortFlags", PTR)],
-            ..COMM
-        };
-        assert_eq!(
-            error(&[renamed]),
-            "NCCL 2.27.5: ncclDevComm.abortFlags not found in DWARF"
-        );
+        let renamed = Struct { fields: &[("rank", Bytes(4)), ("abortFlags", PTR)], ..COMM };
+        assert_eq!(error(&[renamed]), "NCCL 2.27.5: ncclDevComm.abortFlags not found in DWARF");
     }
 
     #[test]
     fn a_field_of_another_size_is_named() {
-        let grown = Struct {
-            fields: &[("rank", Bytes(8))],
-            ..COMM
-        };
+        let grown = Struct { fields: &[("rank", Bytes(8))], ..COMM };
         assert!(error(&[grown]).starts_with("NCCL 2.27.5: ncclDevComm.rank: has an unexpected size"));
-        let packed = Struct {
-            fields: &[("rank", Bits)],
-            ..COMM
-        };
+        let packed = Struct { fields: &[("rank", Bits)], ..COMM };
         assert!(error(&[packed]).starts_with("NCCL 2.27.5: ncclDevComm.rank: has an unexpected size"));
     }
 

@@ -18,10 +18,7 @@ pub(crate) struct Hosts {
 
 /// Runs `ip` with these words.
 fn ip(words: &str) -> Result<String> {
-    let out = Command::new("ip")
-        .args(words.split_whitespace())
-        .output()
-        .context("ip")?;
+    let out = Command::new("ip").args(words.split_whitespace()).output().context("ip")?;
     if !out.status.success() {
         bail!("ip {words}: {}", String::from_utf8_lossy(&out.stderr).trim());
     }
@@ -35,11 +32,7 @@ impl Hosts {
     pub(crate) fn new(count: usize) -> Result<Hosts> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         remove_leftovers();
-        let run = format!(
-            "{PREFIX}{}x{}",
-            std::process::id(),
-            NEXT.fetch_add(1, Ordering::Relaxed)
-        );
+        let run = format!("{PREFIX}{}x{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let hosts = Hosts { run, count };
         hosts.set_up().context("network namespaces (root is needed)")?;
         Ok(hosts)
@@ -76,12 +69,7 @@ impl Hosts {
     }
 
     pub(crate) fn set_link(&self, host: usize, up: bool) -> Result<()> {
-        ip(&format!(
-            "link set {} {}",
-            self.link(host),
-            if up { "up" } else { "down" }
-        ))
-        .map(|_| ())
+        ip(&format!("link set {} {}", self.link(host), if up { "up" } else { "down" })).map(|_| ())
     }
 }
 

@@ -49,8 +49,6 @@ pub(crate) fn spawn(mut command: Command) -> io::Result<Child> {
     unsafe { command.pre_exec(prepare) };
     let (answer, answered) = channel();
     let gone = |_| io::Error::other("the spawning thread is gone");
-    spawner()?
-        .send((command, answer))
-        .map_err(|_| io::Error::other("the spawning thread is gone"))?;
+    spawner()?.send((command, answer)).map_err(|_| io::Error::other("the spawning thread is gone"))?;
     answered.recv().map_err(gone)?
 }

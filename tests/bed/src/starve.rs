@@ -32,18 +32,11 @@ pub(crate) fn find_thread(pid: u32, name: &str, nth: usize) -> Result<i32> {
         let path = entry?.path();
         let comm = fs::read_to_string(path.join("comm")).unwrap_or_default();
         if comm.starts_with(name) {
-            found.extend(
-                path.file_name()
-                    .and_then(|n| n.to_str())
-                    .and_then(|n| n.parse::<i32>().ok()),
-            );
+            found.extend(path.file_name().and_then(|n| n.to_str()).and_then(|n| n.parse::<i32>().ok()));
         }
     }
     found.sort_unstable();
-    found
-        .get(nth)
-        .copied()
-        .with_context(|| format!("process {pid} has no thread called {name}"))
+    found.get(nth).copied().with_context(|| format!("process {pid} has no thread called {name}"))
 }
 
 /// # Errors
@@ -85,10 +78,7 @@ pub(crate) fn starve(tid: i32) -> Result<Starved> {
             std::hint::spin_loop();
         }
     })?;
-    let starved = Starved {
-        end,
-        competitor: Some(competitor),
-    };
+    let starved = Starved { end, competitor: Some(competitor) };
     pin(tid, cpu)?;
     let param = libc::sched_param { sched_priority: 0 };
     // SAFETY: the call reads the parameter and nothing else.

@@ -106,11 +106,7 @@ pub struct Step {
 
 impl Default for Step {
     fn default() -> Self {
-        Step {
-            op: Op::AllReduce,
-            dtype: Dtype::F32,
-            redop: RedOp::Sum,
-        }
+        Step { op: Op::AllReduce, dtype: Dtype::F32, redop: RedOp::Sum }
     }
 }
 
@@ -119,10 +115,7 @@ impl FromStr for Step {
 
     fn from_str(s: &str) -> Result<Self, String> {
         let mut words = s.splitn(3, ':');
-        let mut step = Step {
-            op: words.next().unwrap_or_default().parse()?,
-            ..Step::default()
-        };
+        let mut step = Step { op: words.next().unwrap_or_default().parse()?, ..Step::default() };
         if let Some(dtype) = words.next() {
             step.dtype = dtype.parse()?;
         }

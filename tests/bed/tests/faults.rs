@@ -28,44 +28,26 @@ fn assert_stays(job: &Job, what: &str, state: impl Fn(&Job) -> bool) {
 /// All ranks have completed `n` iterations, and all but one have entered the next.
 fn assert_hang_without(job: &Job, rank: usize, n: u64) {
     let inside = |r: usize| u64::from(r != rank);
-    assert_stays(job, "hanging", |job| {
-        job.ranks()
-            .all(|r| r.completed() == n && r.entered() == n + inside(r.index()))
-    });
+    assert_stays(job, "hanging", |job| job.ranks().all(|r| r.completed() == n && r.entered() == n + inside(r.index())));
 }
 
 #[test]
 fn a_rank_that_never_enters() {
     let _alone = alone();
-    let job = job(&releases()[0])
-        .fault(Fault::NeverEnter { rank: 2, at: 5 })
-        .start()
-        .unwrap();
+    let job = job(&releases()[0]).fault(Fault::NeverEnter { rank: 2, at: 5 }).start().unwrap();
     assert_hang_without(&job, 2, 5);
     // in the application, asleep: clock_nanosleep
     let syscall = std::fs::read_to_string(format!("/proc/{}/syscall", job.rank(2).pid())).unwrap();
-    assert!(
-        syscall.starts_with(&format!("{} ", libc::SYS_clock_nanosleep)),
-        "{syscall}"
-    );
+    assert!(syscall.starts_with(&format!("{} ", libc::SYS_clock_nanosleep)), "{syscall}");
 }
 
 #[test]
 fn a_rank_that_enters_late_and_a_fault_at_run_time() {
     let _alone = alone();
     let delay = Duration::from_millis(700);
-    let job = job(&releases()[0])
-        .ranks(2)
-        .pause(Duration::from_millis(5))
-        .start()
-        .unwrap();
+    let job = job(&releases()[0]).ranks(2).pause(Duration::from_millis(5)).start().unwrap();
     job.wait_iteration(3, LONG).unwrap();
-    job.inject(Fault::EnterLate {
-        rank: 1,
-        at: NOW,
-        delay,
-    })
-    .unwrap();
+    job.inject(Fault::EnterLate { rank: 1, at: NOW, delay }).unwrap();
     let before = job.wait_hang(delay / 2, LONG).unwrap()[0];
     job.wait_iteration(before + 5, LONG).unwrap();
     job.inject(Fault::NeverEnter { rank: 0, at: NOW }).unwrap();
@@ -77,16 +59,7 @@ fn a_rank_that_enters_late_and_a_fault_at_run_time() {
 fn a_slow_rank() {
     let _alone = alone();
     let delay = Duration::from_millis(100);
-    let job = job(&releases()[0])
-        .ranks(2)
-        .iters(10)
-        .fault(Fault::Slow {
-            rank: 1,
-            from: 0,
-            delay,
-        })
-        .start()
-        .unwrap();
+    let job = job(&releases()[0]).ranks(2).iters(10).fault(Fault::Slow { rank: 1, from: 0, delay }).start().unwrap();
     job.wait_running(LONG).unwrap();
     let begin = Instant::now();
     job.wait_success(LONG).unwrap();
@@ -96,10 +69,7 @@ fn a_slow_rank() {
 #[test]
 fn a_rank_that_dies() {
     let _alone = alone();
-    let job = job(&releases()[0])
-        .fault(Fault::Die { rank: 1, at: 5 })
-        .start()
-        .unwrap();
+    let job = job(&releases()[0]).fault(Fault::Die { rank: 1, at: 5 }).start().unwrap();
     let begin = Instant::now();
     while job.rank(1).killed_by().is_none() && begin.elapsed() < LONG {
         std::thread::sleep(Duration::from_millis(5));
@@ -111,10 +81,7 @@ fn a_rank_that_dies() {
 #[test]
 fn a_process_that_is_stopped_and_goes_on() {
     let _alone = alone();
-    let job = job(&releases()[0])
-        .fault(Fault::Stop { rank: 3, at: 4 })
-        .start()
-        .unwrap();
+    let job = job(&releases()[0]).fault(Fault::Stop { rank: 3, at: 4 }).start().unwrap();
     assert_hang_without(&job, 3, 4);
     job.inject(Fault::Cont { rank: 3 }).unwrap();
     job.wait_iteration(8, LONG).unwrap();
@@ -124,23 +91,14 @@ fn a_process_that_is_stopped_and_goes_on() {
 fn a_gpu_that_stalls_and_resumes() {
     let _alone = alone();
     for release in releases() {
-        let job = job(&release)
-            .iters(8)
-            .fault(Fault::GpuStall {
-                rank: 1,
-                collective: 4,
-                step: 3,
-            })
-            .start()
-            .unwrap();
+        let job = job(&release).iters(8).fault(Fault::GpuStall { rank: 1, collective: 4, step: 3 }).start().unwrap();
         assert_stays(&job, "stalled in iteration 4", |job| {
             job.rank(1).gpu_stalled() && job.ranks().all(|r| r.completed() == 4)
         });
         assert!(!job.rank(0).gpu_stalled());
         assert_eq!(job.rank(1).launches(), 5);
         job.inject(Fault::GpuResume { rank: 1 }).unwrap();
-        job.wait_success(LONG)
-            .unwrap_or_else(|e| panic!("NCCL {release}: {e:#}"));
+        job.wait_success(LONG).unwrap_or_else(|e| panic!("NCCL {release}: {e:#}"));
     }
 }
 
@@ -154,13 +112,7 @@ fn calls_that_do_not_match() {
         Fault::DifferentType { rank: 1, at: 5 },
     ];
     for fault in faults {
-        let job = job(&releases()[0])
-            .ranks(2)
-            .count(100_000)
-            .iters(10)
-            .fault(fault)
-            .start()
-            .unwrap();
+        let job = job(&releases()[0]).ranks(2).count(100_000).iters(10).fault(fault).start().unwrap();
         let ended = job.wait(Duration::from_secs(3));
         let good = ended.is_ok_and(|s| s.iter().all(|s| s.success()));
         assert!(!good, "{fault:?}: {}", job.describe());
@@ -174,13 +126,7 @@ fn calls_that_do_not_match() {
 fn a_count_that_differs_much() {
     let _alone = alone();
     let fault = Fault::DifferentCount { rank: 1, at: 2 };
-    let job = job(&releases()[0])
-        .ranks(2)
-        .count(3_000_000)
-        .iters(6)
-        .fault(fault)
-        .start()
-        .unwrap();
+    let job = job(&releases()[0]).ranks(2).count(3_000_000).iters(6).fault(fault).start().unwrap();
     job.wait_iteration(2, LONG).unwrap();
     let completed = job.wait_hang(QUIET, LONG).unwrap();
     assert!(completed.iter().any(|n| *n < 6), "{}", job.describe());
@@ -189,11 +135,7 @@ fn a_count_that_differs_much() {
 #[test]
 fn a_link_that_goes_down_and_up() {
     let _alone = alone();
-    let job = job(&releases()[0])
-        .netns(true)
-        .pause(Duration::from_millis(5))
-        .start()
-        .unwrap();
+    let job = job(&releases()[0]).netns(true).pause(Duration::from_millis(5)).start().unwrap();
     job.wait_iteration(5, LONG).unwrap();
     job.inject(Fault::LinkDown { rank: 2 }).unwrap();
     let stuck = job.wait_hang(QUIET, LONG).unwrap();
@@ -204,10 +146,7 @@ fn a_link_that_goes_down_and_up() {
     let pids: Vec<_> = job.ranks().map(|r| r.pid()).collect();
     drop(job);
     assert!(pids.iter().all(|p| !Path::new(&format!("/proc/{p}")).exists()));
-    let spaces = std::process::Command::new("ip")
-        .args(["netns", "list"])
-        .output()
-        .unwrap();
+    let spaces = std::process::Command::new("ip").args(["netns", "list"]).output().unwrap();
     let ours = format!("mb{}x", std::process::id());
     assert!(!String::from_utf8_lossy(&spaces.stdout).contains(&ours));
 }
@@ -215,12 +154,7 @@ fn a_link_that_goes_down_and_up() {
 #[test]
 fn a_proxy_thread_that_gets_no_cpu() {
     let _alone = alone();
-    let job = job(&releases()[0])
-        .ranks(2)
-        .thread_names(true)
-        .count(100_000)
-        .start()
-        .unwrap();
+    let job = job(&releases()[0]).ranks(2).thread_names(true).count(100_000).start().unwrap();
     job.wait_iteration(20, LONG).unwrap();
     let rate = |job: &Job, time: Duration| {
         let before = job.rank(0).completed();

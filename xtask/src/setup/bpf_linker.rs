@@ -17,11 +17,7 @@ use crate::{
 const VERSION: &str = "0.13.0";
 const NEEDED_MB: u64 = 500;
 /// How cargo tells that it cannot download.
-const NO_NETWORK: [&str; 3] = [
-    "Could not connect to server",
-    "Could not resolve host",
-    "failed to download",
-];
+const NO_NETWORK: [&str; 3] = ["Could not connect to server", "Could not resolve host", "failed to download"];
 
 pub(crate) fn install(cache: &Cache, rustc: &Rustc) -> Result<String> {
     let home = cache.path("bpf-linker").join(key(rustc));
@@ -34,10 +30,7 @@ pub(crate) fn install(cache: &Cache, rustc: &Rustc) -> Result<String> {
     }
     cache.link_bin("bpf-linker", &linker)?;
     let state = if known { "was built before" } else { "is built" };
-    Ok(format!(
-        "bpf-linker {VERSION} for rustc {}, LLVM {}, {state}",
-        rustc.release, rustc.llvm
-    ))
+    Ok(format!("bpf-linker {VERSION} for rustc {}, LLVM {}, {state}", rustc.release, rustc.llvm))
 }
 
 /// Names one build; a change of toolchain changes it, so that an older build is never taken for a fitting one.
@@ -64,15 +57,7 @@ fn build(rustc: &Rustc, home: &Path) -> Result<()> {
     let target = home.join("target");
     let mut install = toolchain::cargo();
     install
-        .args([
-            "install",
-            "bpf-linker",
-            "--version",
-            VERSION,
-            "--locked",
-            "--force",
-            "--no-default-features",
-        ])
+        .args(["install", "bpf-linker", "--version", VERSION, "--locked", "--force", "--no-default-features"])
         .arg("--features")
         .arg(format!("llvm-{}", rustc.llvm_major()))
         .arg("--root")
@@ -99,12 +84,7 @@ mod tests {
     #[test]
     fn the_key_tells_toolchains_apart() {
         let rustc = |release: &str, commit: &str, llvm: &str| {
-            key(&Rustc {
-                release: release.into(),
-                commit: commit.into(),
-                llvm: llvm.into(),
-                sysroot: "/".into(),
-            })
+            key(&Rustc { release: release.into(), commit: commit.into(), llvm: llvm.into(), sysroot: "/".into() })
         };
         let one = rustc("1.95.0", "59807616e1fa2540", "22.1.2");
         assert_eq!(one, "0.13.0-rustc-1.95.0-59807616e1fa-llvm-22.1.2");

@@ -29,11 +29,7 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     steps.extend(test_steps(&cache, &wheels));
     let report = progress::run(steps);
     if report.passed() {
-        println!(
-            "set up in {}: all is in {}",
-            progress::seconds(report.took()),
-            cache.root().display()
-        );
+        println!("set up in {}: all is in {}", progress::seconds(report.took()), cache.root().display());
     }
     Ok(report.passed())
 }

@@ -43,11 +43,7 @@ pub(crate) fn install(cache: &Cache, wheel: &Wheel) -> Result<String> {
     if is_stamped(&home, wheel) {
         return Ok(format!("NCCL {release} was fetched before"));
     }
-    space::check(
-        cache.root(),
-        2 * wheel.wheel_mb + wheel.library_mb,
-        &format!("NCCL {release}"),
-    )?;
+    space::check(cache.root(), 2 * wheel.wheel_mb + wheel.library_mb, &format!("NCCL {release}"))?;
     let scratch = cache.scratch(&format!("nccl-{release}"))?;
     let file = pip::download(wheel, scratch.path())?;
     let unpacked = unpack(&scratch, &file)?;
@@ -62,9 +58,7 @@ fn unpack(scratch: &Scratch, wheel: &Path) -> Result<PathBuf> {
     python.args(["-c", UNPACK]).arg(wheel).arg(&to).args([LIBRARY, LICENCE]);
     exec::output(&mut python).with_context(|| format!("cannot unpack {}", wheel.display()))?;
     let mut magic = [0; 4];
-    File::open(to.join(LIBRARY))?
-        .read_exact(&mut magic)
-        .with_context(|| format!("{LIBRARY} is empty"))?;
+    File::open(to.join(LIBRARY))?.read_exact(&mut magic).with_context(|| format!("{LIBRARY} is empty"))?;
     if magic != *b"\x7fELF" {
         bail!("{LIBRARY} in {} is no ELF file", wheel.display());
     }

@@ -24,32 +24,15 @@ pub(crate) fn download(wheel: &Wheel, scratch: &Path) -> Result<PathBuf> {
         bail!(NO_PIP);
     }
     let requirement = scratch.join("requirements.txt");
-    fs::write(
-        &requirement,
-        format!("nvidia-nccl-cu12=={} --hash=sha256:{}\n", wheel.release, wheel.sha256),
-    )?;
+    fs::write(&requirement, format!("nvidia-nccl-cu12=={} --hash=sha256:{}\n", wheel.release, wheel.sha256))?;
     let to = scratch.join("wheel");
     let temp = scratch.join("pip");
     fs::create_dir(&temp)?;
 
     let mut command = pip();
     command
-        .args([
-            "download",
-            "--no-deps",
-            "--only-binary",
-            ":all:",
-            "--require-hashes",
-            "--no-cache-dir",
-        ])
-        .args([
-            "--disable-pip-version-check",
-            "--no-input",
-            "--progress-bar",
-            "off",
-            "--retries",
-            "2",
-        ])
+        .args(["download", "--no-deps", "--only-binary", ":all:", "--require-hashes", "--no-cache-dir"])
+        .args(["--disable-pip-version-check", "--no-input", "--progress-bar", "off", "--retries", "2"])
         .arg("--requirement")
         .arg(&requirement)
         .arg("--dest")
@@ -62,10 +45,7 @@ pub(crate) fn download(wheel: &Wheel, scratch: &Path) -> Result<PathBuf> {
     if !ended.success {
         return Err(anyhow!(meaning(&ended.output, wheel)));
     }
-    let file = fs::read_dir(&to)?
-        .flatten()
-        .map(|e| e.path())
-        .find(|p| p.extension().is_some_and(|e| e == "whl"));
+    let file = fs::read_dir(&to)?.flatten().map(|e| e.path()).find(|p| p.extension().is_some_and(|e| e == "whl"));
     file.context("pip fetched no wheel")
 }
 
@@ -74,21 +54,13 @@ fn meaning(output: &str, wheel: &Wheel) -> String {
     let Wheel { release, sha256, .. } = wheel;
     let has = |words: &[&str]| words.iter().any(|w| output.contains(w));
     if has(&["DO NOT MATCH THE HASHES"]) {
-        let got = output
-            .lines()
-            .find_map(|l| l.trim().strip_prefix("Got"))
-            .unwrap_or("another")
-            .trim();
+        let got = output.lines().find_map(|l| l.trim().strip_prefix("Got")).unwrap_or("another").trim();
         return format!(
             "the wheel of NCCL {release} has sha256 {got}, xtask/wheels.txt expects {sha256}: it is not used"
         );
     }
-    let no_network = [
-        "Retrying (",
-        "NewConnectionError",
-        "Max retries exceeded",
-        "Temporary failure in name resolution",
-    ];
+    let no_network =
+        ["Retrying (", "NewConnectionError", "Max retries exceeded", "Temporary failure in name resolution"];
     if has(&no_network) {
         return "the Python package index cannot be reached: check the network, or name a mirror in PIP_INDEX_URL"
             .into();

@@ -42,10 +42,7 @@ pub(crate) fn install(cache: &Cache) -> Result<String> {
 fn on_path(program: &str, cache: &Cache) -> Option<PathBuf> {
     let path = env::var_os("PATH")?;
     let elsewhere = |dir: &PathBuf| dir.canonicalize().is_ok_and(|d| d != cache.path("bin"));
-    env::split_paths(&path)
-        .filter(elsewhere)
-        .map(|dir| dir.join(program))
-        .find(|p| works(p))
+    env::split_paths(&path).filter(elsewhere).map(|dir| dir.join(program)).find(|p| works(p))
 }
 
 fn works(program: &Path) -> bool {
@@ -62,8 +59,7 @@ fn fetch(cache: &Cache, home: &Path) -> Result<()> {
     // Not as apt's own user, who cannot enter root's home.
     let download = || {
         let mut apt = Command::new("apt-get");
-        apt.args(["-q", "-o", "APT::Sandbox::User=root", "download", "prometheus"])
-            .current_dir(scratch.path());
+        apt.args(["-q", "-o", "APT::Sandbox::User=root", "download", "prometheus"]).current_dir(scratch.path());
         exec::logged(&mut apt, &log, str::to_owned)
     };
     let mut ended = download()?;
@@ -76,23 +72,14 @@ fn fetch(cache: &Cache, home: &Path) -> Result<()> {
         ended = download()?;
     }
     if !ended.success {
-        let cause = ended
-            .output
-            .lines()
-            .rfind(|l| l.starts_with("E: "))
-            .unwrap_or("no reason given")
-            .to_owned();
+        let cause = ended.output.lines().rfind(|l| l.starts_with("E: ")).unwrap_or("no reason given").to_owned();
         bail!("apt-get cannot fetch Prometheus ({cause}): check the network, or install Prometheus 2.40 or later");
     }
-    let package = fs::read_dir(scratch.path())?
-        .flatten()
-        .map(|e| e.path())
-        .find(|p| p.extension().is_some_and(|e| e == "deb"));
+    let package =
+        fs::read_dir(scratch.path())?.flatten().map(|e| e.path()).find(|p| p.extension().is_some_and(|e| e == "deb"));
     let unpacked = scratch.path().join("unpacked");
     let mut dpkg = Command::new("dpkg");
-    dpkg.arg("-x")
-        .arg(package.context("apt-get fetched no package")?)
-        .arg(&unpacked);
+    dpkg.arg("-x").arg(package.context("apt-get fetched no package")?).arg(&unpacked);
     exec::output(&mut dpkg)?;
 
     fs::create_dir_all(home)?;

@@ -26,9 +26,6 @@ mod tests {
     fn a_full_disk_is_told_with_the_way_out() {
         check(Path::new("/"), 0, "nothing").unwrap();
         let error = check(Path::new("/"), 1_000_000_000_000, "all").unwrap_err().to_string();
-        assert!(
-            error.starts_with("all needs") && error.contains("MYCROFT_CACHE"),
-            "{error}"
-        );
+        assert!(error.starts_with("all needs") && error.contains("MYCROFT_CACHE"), "{error}");
     }
 }

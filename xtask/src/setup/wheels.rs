@@ -24,10 +24,7 @@ pub(crate) struct Choice {
 
 impl Choice {
     pub(crate) fn only(release: &str) -> Self {
-        Self {
-            releases: vec![release.to_owned()],
-            all_nccl: false,
-        }
+        Self { releases: vec![release.to_owned()], all_nccl: false }
     }
 
     pub(crate) fn wheels(&self) -> Result<Vec<Wheel>> {
@@ -45,10 +42,7 @@ impl Choice {
             let wheel = known.iter().find(|w| w.release == *release);
             wheel.cloned().with_context(|| {
                 let all: Vec<_> = known.iter().map(|w| w.release.as_str()).collect();
-                format!(
-                    "no NCCL {release} in xtask/wheels.txt, which has {}: add a line for it",
-                    all.join(", ")
-                )
+                format!("no NCCL {release} in xtask/wheels.txt, which has {}: add a line for it", all.join(", "))
             })
         };
         self.releases.iter().map(find).collect()
@@ -56,12 +50,8 @@ impl Choice {
 }
 
 fn parse(table: &str) -> Result<Vec<Wheel>> {
-    let lines = (1..)
-        .zip(table.lines())
-        .filter(|(_, l)| !l.trim().is_empty() && !l.starts_with('#'));
-    lines
-        .map(|(n, l)| wheel(l).with_context(|| format!("xtask/wheels.txt, line {n}")))
-        .collect()
+    let lines = (1..).zip(table.lines()).filter(|(_, l)| !l.trim().is_empty() && !l.starts_with('#'));
+    lines.map(|(n, l)| wheel(l).with_context(|| format!("xtask/wheels.txt, line {n}"))).collect()
 }
 
 fn wheel(line: &str) -> Result<Wheel> {
@@ -101,14 +91,7 @@ mod tests {
 
     #[test]
     fn all_and_some_can_be_asked_for() {
-        assert_eq!(
-            releases(&Choice {
-                all_nccl: true,
-                releases: vec![]
-            })
-            .len(),
-            4
-        );
+        assert_eq!(releases(&Choice { all_nccl: true, releases: vec![] }).len(), 4);
         assert_eq!(releases(&Choice::only("2.32.3")), ["2.32.3"]);
     }
 
@@ -122,10 +105,7 @@ mod tests {
     fn a_bad_line_is_refused_by_number() {
         for bad in ["2.1 abc 1 2 yes", "2.1", &format!("2.1 {} 1 2 maybe", "a".repeat(64))] {
             let error = parse(&format!("# head\n{bad}\n")).unwrap_err();
-            assert!(
-                format!("{error:#}").starts_with("xtask/wheels.txt, line 2: "),
-                "{error:#}"
-            );
+            assert!(format!("{error:#}").starts_with("xtask/wheels.txt, line 2: "), "{error:#}");
         }
     }
 }

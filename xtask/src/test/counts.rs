@@ -35,11 +35,7 @@ impl Counts {
             let pair = words.windows(2).find(|pair| pair[1] == name);
             pair.and_then(|pair| pair[0].parse().ok()).unwrap_or(0)
         };
-        Self {
-            passed: before("passed"),
-            failed: before("failed"),
-            skipped: before("ignored"),
-        }
+        Self { passed: before("passed"), failed: before("failed"), skipped: before("ignored") }
     }
 }
 
@@ -53,11 +49,7 @@ impl AddAssign for Counts {
 
 impl fmt::Display for Counts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{} passed, {} failed, {} skipped",
-            self.passed, self.failed, self.skipped
-        )
+        write!(f, "{} passed, {} failed, {} skipped", self.passed, self.failed, self.skipped)
     }
 }
 
@@ -73,14 +65,7 @@ mod tests {
                 .to_owned(),
         ];
         assert!(lines.iter().all(|l| is_closing(l)));
-        assert_eq!(
-            Counts::of(&lines),
-            Counts {
-                passed: 15,
-                failed: 2,
-                skipped: 1
-            }
-        );
+        assert_eq!(Counts::of(&lines), Counts { passed: 15, failed: 2, skipped: 1 });
         assert_eq!(Counts::of(&lines).to_string(), "15 passed, 2 failed, 1 skipped");
     }
 

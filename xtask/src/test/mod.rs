@@ -40,20 +40,11 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Result<bool> {
     let (cache, rustc, wheels) = (Cache::open()?, Rustc::in_use()?, args.nccl.wheels()?);
-    let all = Suite {
-        args,
-        env: environment(&cache, &wheels)?,
-        counts: Cell::default(),
-    };
+    let all = Suite { args, env: environment(&cache, &wheels)?, counts: Cell::default() };
 
     let mut steps = setup::build_steps(&cache, &rustc);
     if !args.unit {
-        steps.insert(
-            1,
-            Step::gate("kernel", || {
-                preflight::kernel(", or with --unit for the tests that do not")
-            }),
-        );
+        steps.insert(1, Step::gate("kernel", || preflight::kernel(", or with --unit for the tests that do not")));
         steps.extend(setup::test_steps(&cache, &wheels));
     }
     if args.filter.is_none() {
@@ -89,15 +80,7 @@ impl Suite<'_> {
         let mut steps = vec![
             Step::check("format", || self.must(&["fmt", "--all", "--check"])),
             Step::check("clippy", || {
-                self.must(&[
-                    "clippy",
-                    "--release",
-                    "--workspace",
-                    "--all-targets",
-                    "--",
-                    "-D",
-                    "warnings",
-                ])
+                self.must(&["clippy", "--release", "--workspace", "--all-targets", "--", "-D", "warnings"])
             }),
         ];
         // a workspace of its own, which the commands above do not see
@@ -124,19 +107,14 @@ impl Suite<'_> {
         ];
         if !self.args.unit {
             // One at a time: they share the kernel's probes, and two cores with the jobs they start.
-            steps.push(Step::check("integration tests", || {
-                self.test(&["--test", "*"], &["--test-threads=1"])
-            }));
+            steps.push(Step::check("integration tests", || self.test(&["--test", "*"], &["--test-threads=1"])));
         }
         steps
     }
 
     fn test(&self, what: &[&str], options: &[&str]) -> Result<String> {
         let mut cargo = toolchain::cargo();
-        cargo
-            .args(["test", "--release", "--workspace", "--no-fail-fast"])
-            .args(what)
-            .args(&self.args.filter);
+        cargo.args(["test", "--release", "--workspace", "--no-fail-fast"]).args(what).args(&self.args.filter);
         cargo.arg("--").args(options).envs(self.env.iter().map(|(k, v)| (k, v)));
         let end = stream::run(&mut cargo, counts::is_closing)?;
         let counts = Counts::of(&end.kept);

@@ -42,9 +42,7 @@ pub(super) struct Code {
 
 impl Code {
     pub(super) fn of(source: &str) -> Self {
-        Self {
-            tokens: tokens(&blank(source)),
-        }
+        Self { tokens: tokens(&blank(source)) }
     }
 
     /// The lines on which this word stands.
@@ -93,14 +91,7 @@ fn plain_path(mut rest: &[Token], line: usize) -> (Path, &[Token]) {
             _ => break,
         }
     }
-    (
-        Path {
-            segments,
-            line,
-            is_macro: is(rest, "!"),
-        },
-        rest,
-    )
+    (Path { segments, line, is_macro: is(rest, "!") }, rest)
 }
 
 /// One tree of a `use`, up to what follows it: `,`, `}` or `;`.
@@ -127,11 +118,7 @@ fn use_tree<'a>(mut rest: &'a [Token], prefix: Vec<String>, found: &mut Vec<Path
             _ => {
                 let is_macro = false;
                 if !segments.is_empty() {
-                    found.push(Path {
-                        segments,
-                        line,
-                        is_macro,
-                    });
+                    found.push(Path { segments, line, is_macro });
                 }
                 return rest;
             }
@@ -145,8 +132,7 @@ fn tokens(code: &str) -> Vec<Token> {
         let mut rest = text;
         while let Some(first) = rest.chars().next() {
             let length = if first.is_alphanumeric() || first == '_' {
-                rest.find(|c: char| !c.is_alphanumeric() && c != '_')
-                    .unwrap_or(rest.len())
+                rest.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(rest.len())
             } else if rest.starts_with("::") {
                 2
             } else {
@@ -154,10 +140,7 @@ fn tokens(code: &str) -> Vec<Token> {
             };
             let (text, after) = rest.split_at(length);
             if !first.is_whitespace() {
-                tokens.push(Token {
-                    text: text.to_owned(),
-                    line,
-                });
+                tokens.push(Token { text: text.to_owned(), line });
             }
             rest = after;
         }
@@ -270,10 +253,7 @@ mod tests {
     fn comments_and_strings_are_no_code() {
         assert_eq!(words("a // b\nc /* d /* e */ f */ g"), ["a", "c", "g"]);
         assert_eq!(words(r#"a "b \" c" d 'e' '\'' f"#), ["a", "d", "f"]);
-        assert_eq!(
-            words("a r#\"b \"c\" \"# d br\"e\" f b\"g\" h b'i' j"),
-            ["a", "d", "f", "h", "j"]
-        );
+        assert_eq!(words("a r#\"b \"c\" \"# d br\"e\" f b\"g\" h b'i' j"), ["a", "d", "f", "h", "j"]);
         assert_eq!(words("x: &'a T, 'é', b"), ["x", ":", "&", "'", "a", "T", ",", ",", "b"]);
         assert_eq!(words("var\"s\" r"), ["var", "r"]);
     }
@@ -296,25 +276,14 @@ mod tests {
     fn a_use_is_spelt_out() {
         assert_eq!(
             paths("use crate::{model::{Event, rank as r}, rules::*};\nuse std::fs;"),
-            [
-                "crate::model::Event",
-                "crate::model::rank",
-                "crate::rules::*",
-                "std::fs"
-            ]
+            ["crate::model::Event", "crate::model::rank", "crate::rules::*", "std::fs"]
         );
-        assert_eq!(
-            paths("pub(crate) use ::std::{fs::{self, File},};"),
-            ["std::fs::self", "std::fs::File"]
-        );
+        assert_eq!(paths("pub(crate) use ::std::{fs::{self, File},};"), ["std::fs::self", "std::fs::File"]);
     }
 
     #[test]
     fn paths_in_code_are_found() {
-        assert_eq!(
-            paths("fn f() -> a::B { let x = Vec::<u8>::new(); c::d::<T>(y) }"),
-            ["a::B", "c::d"]
-        );
+        assert_eq!(paths("fn f() -> a::B { let x = Vec::<u8>::new(); c::d::<T>(y) }"), ["a::B", "c::d"]);
         assert_eq!(paths("#[tokio::main] fn f() -> impl X + use<'a> {}"), ["tokio::main"]);
         let code = Code::of("crate::log!(1)").paths();
         assert!(code[0].is_macro && code[0].starts_with(&["crate", "log"]));

@@ -8,9 +8,7 @@ use super::{
 const AGENT: &str = "mycroft-agent/src/";
 
 /// A module may use those before it, and itself.
-const ORDER: &[&str] = &[
-    "discover", "probe", "ingest", "model", "graph", "rules", "report", "serve",
-];
+const ORDER: &[&str] = &["discover", "probe", "ingest", "model", "graph", "rules", "report", "serve"];
 /// They join the others, so they see all and none of the others sees them.
 const JOINS: &[&str] = &["app", "cli", "main", "lib"];
 /// They only compute: what they need of the world arrives in events, so that a recording gives the same verdict.
@@ -20,9 +18,7 @@ const KNOWS_AYA: &str = "mycroft-agent/src/probe/";
 const EBPF: &str = "mycroft-ebpf/";
 
 pub(super) fn order(repo: &Repo) -> Vec<Problem> {
-    agent(repo)
-        .flat_map(|(file, module, code)| out_of_order(file, &module, &code))
-        .collect()
+    agent(repo).flat_map(|(file, module, code)| out_of_order(file, &module, &code)).collect()
 }
 
 fn out_of_order(file: &File, module: &[String], code: &Code) -> Vec<Problem> {
@@ -30,19 +26,13 @@ fn out_of_order(file: &File, module: &[String], code: &Code) -> Vec<Problem> {
         return Vec::new();
     };
     let Some(place) = ORDER.iter().position(|m| m == top) else {
-        return vec![file.problem(
-            1,
-            format!("module `{top}` has no place in the order: {}", ORDER.join(", ")),
-        )];
+        return vec![file.problem(1, format!("module `{top}` has no place in the order: {}", ORDER.join(", ")))];
     };
     let wrong = |path: &Path| {
         let used = used_module(path, module)?;
         let known = ORDER[..=place].contains(&used);
         (!known && !path.is_macro).then(|| {
-            file.problem(
-                path.line,
-                format!("`{top}` must not use `{used}`, only {}", ORDER[..=place].join(", ")),
-            )
+            file.problem(path.line, format!("`{top}` must not use `{used}`, only {}", ORDER[..=place].join(", ")))
         })
     };
     code.paths().iter().filter_map(wrong).collect()
@@ -79,10 +69,7 @@ fn world(path: &Path) -> Option<&'static str> {
         (&["std", "process"], "std::process"),
         (&["std", "env"], "std::env"),
     ];
-    let start = STARTS
-        .iter()
-        .find(|(start, _)| path.starts_with(start))
-        .map(|(_, name)| *name);
+    let start = STARTS.iter().find(|(start, _)| path.starts_with(start)).map(|(_, name)| *name);
     start
         .or(path.has(&["Instant", "now"]).then_some("Instant::now"))
         .or(path.has(&["SystemTime"]).then_some("SystemTime"))
@@ -97,16 +84,8 @@ pub(super) fn aya(repo: &Repo) -> Vec<Problem> {
                 "aya_ebpf" | "aya_log_ebpf" => !kernel,
                 first => first == "aya" || first.starts_with("aya_") && !first.starts_with("aya_ebpf_"),
             };
-            let what = if kernel {
-                "the kernel's side uses aya_ebpf"
-            } else {
-                "only probe/ of the agent knows aya"
-            };
-            code.paths()
-                .iter()
-                .filter(wrong)
-                .map(|p| file.problem(p.line, what))
-                .collect::<Vec<_>>()
+            let what = if kernel { "the kernel's side uses aya_ebpf" } else { "only probe/ of the agent knows aya" };
+            code.paths().iter().filter(wrong).map(|p| file.problem(p.line, what)).collect::<Vec<_>>()
         })
         .collect()
 }
@@ -127,10 +106,7 @@ mod tests {
     /// The lines that are refused.
     fn check(rule: fn(&Repo) -> Vec<Problem>, path: &str, text: &str) -> Vec<usize> {
         let problems = rule(&Repo::of(&[(path, text)]));
-        problems
-            .iter()
-            .map(|p| p.place.rsplit(':').next().unwrap().parse().unwrap())
-            .collect()
+        problems.iter().map(|p| p.place.rsplit(':').next().unwrap().parse().unwrap()).collect()
     }
 
     fn agent_check(rule: fn(&Repo) -> Vec<Problem>, path: &str, text: &str) -> Vec<usize> {
@@ -142,25 +118,15 @@ mod tests {
         let text = "use crate::{model::Op, graph::Node};\nuse super::helper;\nfn f() -> crate::ingest::X {}";
         assert_eq!(agent_check(order, "rules/engine.rs", text), [0; 0]);
         assert_eq!(
-            agent_check(
-                order,
-                "model/mod.rs",
-                "mod op;\nuse self::op::Op;\n#[cfg(test)] mod t { use super::*; }"
-            ),
+            agent_check(order, "model/mod.rs", "mod op;\nuse self::op::Op;\n#[cfg(test)] mod t { use super::*; }"),
             [0; 0]
         );
     }
 
     #[test]
     fn to_the_right_is_refused() {
-        assert_eq!(
-            agent_check(order, "model/op.rs", "\nuse crate::{ingest::X,\n rules::Y};"),
-            [3]
-        );
-        assert_eq!(
-            agent_check(order, "model/op.rs", "fn f() { crate::report::text() }"),
-            [1]
-        );
+        assert_eq!(agent_check(order, "model/op.rs", "\nuse crate::{ingest::X,\n rules::Y};"), [3]);
+        assert_eq!(agent_check(order, "model/op.rs", "fn f() { crate::report::text() }"), [1]);
         assert_eq!(agent_check(order, "model/op.rs", "use super::super::graph::Node;"), [1]);
         assert_eq!(agent_check(order, "model.rs", "use super::graph::Node;"), [1]);
         assert_eq!(agent_check(order, "serve/http.rs", "use crate::app::App;"), [1]);
@@ -170,10 +136,7 @@ mod tests {
     fn joining_modules_see_all_and_comments_do_not_count() {
         assert_eq!(agent_check(order, "app.rs", "use crate::{serve, rules};"), [0; 0]);
         assert_eq!(agent_check(order, "cli/watch.rs", "use crate::app;"), [0; 0]);
-        assert_eq!(
-            agent_check(order, "model/op.rs", "// crate::rules::x\n/* use crate::serve; */"),
-            [0; 0]
-        );
+        assert_eq!(agent_check(order, "model/op.rs", "// crate::rules::x\n/* use crate::serve; */"), [0; 0]);
         assert_eq!(check(order, "tests/src/lib.rs", "use crate::rules::x;"), [0; 0]);
     }
 
@@ -196,23 +159,10 @@ mod tests {
     fn aya_is_known_in_one_folder() {
         assert_eq!(agent_check(aya, "probe/load.rs", "use aya::Ebpf;"), [0; 0]);
         assert_eq!(agent_check(aya, "ingest/ringbuf.rs", "use aya::maps::RingBuf;"), [1]);
-        assert_eq!(
-            agent_check(aya, "app.rs", "fn f(e: aya::Ebpf) {}\nuse aya_obj::Object;"),
-            [1, 2]
-        );
+        assert_eq!(agent_check(aya, "app.rs", "fn f(e: aya::Ebpf) {}\nuse aya_obj::Object;"), [1, 2]);
         assert_eq!(check(aya, "tests/src/lib.rs", "use aya;"), [1]);
-        assert_eq!(
-            check(aya, "mycroft-ebpf/src/lib.rs", "use aya_ebpf::macros::map;"),
-            [0; 0]
-        );
+        assert_eq!(check(aya, "mycroft-ebpf/src/lib.rs", "use aya_ebpf::macros::map;"), [0; 0]);
         assert_eq!(check(aya, "mycroft-ebpf/src/lib.rs", "use aya::maps::Map;"), [1]);
-        assert_eq!(
-            check(
-                aya,
-                "mycroft-common/src/lib.rs",
-                "// without aya::Pod\nuse aya_ebpf::x;"
-            ),
-            [2]
-        );
+        assert_eq!(check(aya, "mycroft-common/src/lib.rs", "// without aya::Pod\nuse aya_ebpf::x;"), [2]);
     }
 }

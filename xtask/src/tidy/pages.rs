@@ -23,11 +23,7 @@ pub(super) fn pages(repo: &Repo) -> Vec<Problem> {
         }
     }
     for file in &repo.files {
-        let id = file
-            .path
-            .strip_prefix(PAGES)
-            .and_then(|p| p.strip_suffix(".md"))
-            .filter(|p| p.starts_with("MYC"));
+        let id = file.path.strip_prefix(PAGES).and_then(|p| p.strip_suffix(".md")).filter(|p| p.starts_with("MYC"));
         if id.is_some_and(|id| rules.iter().all(|(_, rule)| rule.as_deref() != Some(id))) {
             problems.push(file.problem(1, "a page of no rule"));
         }
@@ -55,10 +51,7 @@ mod tests {
     #[test]
     fn a_rule_with_page_and_tests_is_fine() {
         let others = [("mycroft-agent/src/rules/engine.rs", ""), ("docs/rules/README.md", "")];
-        assert_eq!(
-            pages(&Repo::of(&[&[(RULE, TESTED), (PAGE, "")], &others[..]].concat())).len(),
-            0
-        );
+        assert_eq!(pages(&Repo::of(&[&[(RULE, TESTED), (PAGE, "")], &others[..]].concat())).len(), 0);
     }
 
     #[test]
@@ -66,9 +59,6 @@ mod tests {
         assert_eq!(pages(&Repo::of(&[(RULE, TESTED)])).len(), 1);
         assert_eq!(pages(&Repo::of(&[(RULE, ""), (PAGE, "")])).len(), 1);
         assert_eq!(pages(&Repo::of(&[(PAGE, "")])).len(), 1);
-        assert_eq!(
-            pages(&Repo::of(&[("mycroft-agent/src/rules/myc3.rs", TESTED)])).len(),
-            1
-        );
+        assert_eq!(pages(&Repo::of(&[("mycroft-agent/src/rules/myc3.rs", TESTED)])).len(), 1);
     }
 }

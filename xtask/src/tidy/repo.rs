@@ -24,18 +24,8 @@ impl Repo {
     pub(super) fn open(root: &Path) -> Result<Self> {
         let mut git = Command::new("git");
         // CI may run as another user than the one who cloned
-        git.arg("-c")
-            .arg(format!("safe.directory={}", root.display()))
-            .arg("-C")
-            .arg(root);
-        git.args([
-            "ls-files",
-            "-z",
-            "--cached",
-            "--others",
-            "--exclude-standard",
-            "--deduplicate",
-        ]);
+        git.arg("-c").arg(format!("safe.directory={}", root.display())).arg("-C").arg(root);
+        git.args(["ls-files", "-z", "--cached", "--others", "--exclude-standard", "--deduplicate"]);
         let names = exec::output(&mut git).context("cannot list the files of the repository")?;
         let mut files = Vec::new();
         for path in names.split_terminator('\0') {
@@ -43,10 +33,7 @@ impl Repo {
             // one that is tracked may be deleted by now
             if at.symlink_metadata().is_ok_and(|m| m.is_file()) {
                 let bytes = fs::read(&at).with_context(|| format!("cannot read {path}"))?;
-                files.push(File {
-                    path: path.to_owned(),
-                    bytes,
-                });
+                files.push(File { path: path.to_owned(), bytes });
             }
         }
         Ok(Self { files })
@@ -54,13 +41,8 @@ impl Repo {
 
     #[cfg(test)]
     pub(super) fn of(files: &[(&str, &str)]) -> Self {
-        let file = |&(path, text): &(&str, &str)| File {
-            path: path.to_owned(),
-            bytes: text.into(),
-        };
-        Self {
-            files: files.iter().map(file).collect(),
-        }
+        let file = |&(path, text): &(&str, &str)| File { path: path.to_owned(), bytes: text.into() };
+        Self { files: files.iter().map(file).collect() }
     }
 
     pub(super) fn has(&self, path: &str) -> bool {
@@ -81,10 +63,7 @@ impl File {
     }
 
     pub(super) fn problem(&self, line: usize, what: impl Into<String>) -> Problem {
-        Problem {
-            place: format!("{}:{line}", self.path),
-            what: what.into(),
-        }
+        Problem { place: format!("{}:{line}", self.path), what: what.into() }
     }
 }
 

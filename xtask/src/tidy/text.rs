@@ -32,8 +32,7 @@ pub(super) fn unfinished(repo: &Repo) -> Vec<Problem> {
     for (file, code) in repo.rust() {
         for name in UNFINISHED_MACROS {
             problems.extend(
-                code.lines_of_sequence(&[name, "!"])
-                    .map(|n| file.problem(n, format!("{name}! is unfinished"))),
+                code.lines_of_sequence(&[name, "!"]).map(|n| file.problem(n, format!("{name}! is unfinished"))),
             );
         }
     }
@@ -87,21 +86,15 @@ pub(super) fn machines(repo: &Repo) -> Vec<Problem> {
 
 /// Only where a path begins: `/proc/1/root/…` is nobody's home.
 fn names_a_home(line: &str) -> bool {
-    let begins = |at: usize| {
-        line[..at]
-            .chars()
-            .next_back()
-            .is_none_or(|c| c.is_whitespace() || "\"'`(=:,<[".contains(c))
-    };
+    let begins =
+        |at: usize| line[..at].chars().next_back().is_none_or(|c| c.is_whitespace() || "\"'`(=:,<[".contains(c));
     let somebody = |at: usize, home: &str| {
         let rest = &line[at + home.len()..];
         let name: String = rest.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
         !name.is_empty() && !NOBODY.contains(&name.as_str())
     };
     line.match_indices(ROOTS_HOME).any(|(at, _)| begins(at))
-        || HOMES
-            .iter()
-            .any(|home| line.match_indices(home).any(|(at, _)| begins(at) && somebody(at, home)))
+        || HOMES.iter().any(|home| line.match_indices(home).any(|(at, _)| begins(at) && somebody(at, home)))
 }
 
 fn has_word(line: &str, word: &str) -> bool {
@@ -158,10 +151,7 @@ mod tests {
         }
         for home in HOMES {
             assert_eq!(count(machines, "a.md", &format!("see `{home}jane/x`")), 1);
-            assert_eq!(
-                count(machines, "a.md", &format!("see `{home}user/x` and {home}$NAME")),
-                0
-            );
+            assert_eq!(count(machines, "a.md", &format!("see `{home}user/x` and {home}$NAME")), 0);
         }
         assert_eq!(count(machines, "a.sh", &format!("cd {ROOTS_HOME}x")), 1);
         assert_eq!(count(machines, "a.rs", &format!("\"/proc/{{pid}}{ROOTS_HOME}lib\"")), 0);

@@ -21,11 +21,7 @@ pub(super) fn run_all(model: &Model, launch: &Launch) {
     let collective = knobs::count_launch(rank as u64);
     let moves_data = knobs::moves_data(rank as u64);
     std::thread::scope(|scope| {
-        for (index, channel_id) in (0..64)
-            .filter(|c| channels >> c & 1 == 1)
-            .take(launch.blocks as usize)
-            .enumerate()
-        {
+        for (index, channel_id) in (0..64).filter(|c| channels >> c & 1 == 1).take(launch.blocks as usize).enumerate() {
             let block = open(model, comm, channel_id, collective, moves_data);
             let thread = std::thread::Builder::new().name("bed-block".into());
             let started = thread.spawn_scoped(scope, move || match &model.layout.works {
@@ -45,9 +41,7 @@ fn open(model: &Model, comm: Place, channel_id: u32, collective: u64, moves_data
     Block {
         layout,
         comm,
-        channel: comm
-            .follow(layout.comm.channels)
-            .plus(channel_id as usize * layout.channel.size),
+        channel: comm.follow(layout.comm.channels).plus(channel_id as usize * layout.channel.size),
         channel_id,
         rank: comm.get(layout.comm.rank),
         ranks: comm.get(layout.comm.ranks),

@@ -63,28 +63,13 @@ pub(super) struct Reduction {
 
 impl Reduction {
     /// No arithmetic: bytes are moved.
-    pub(super) const COPY: Reduction = Reduction {
-        elem: Elem::I8,
-        kind: Kind::Sum,
-        arg: 0,
-        signed: false,
-    };
+    pub(super) const COPY: Reduction = Reduction { elem: Elem::I8, kind: Kind::Sum, arg: 0, signed: false };
 
     pub(super) fn new(elem: Elem, kind: Kind, arg: u64, signed_in_arg: bool) -> Reduction {
         if kind == Kind::SumPostDiv && signed_in_arg {
-            return Reduction {
-                elem,
-                kind,
-                arg: arg >> 1,
-                signed: arg & 1 == 1,
-            };
+            return Reduction { elem, kind, arg: arg >> 1, signed: arg & 1 == 1 };
         }
-        Reduction {
-            elem,
-            kind,
-            arg,
-            signed: elem.signed(),
-        }
+        Reduction { elem, kind, arg, signed: elem.signed() }
     }
 
     pub(super) fn has_pre(&self) -> bool {
@@ -163,10 +148,7 @@ impl Reduction {
             ($f:expr) => {
                 for i in 0..n {
                     // SAFETY: by this function's contract; user buffers need not be aligned.
-                    unsafe {
-                        to.add(i)
-                            .write_unaligned($f(a.add(i).read_unaligned(), b.add(i).read_unaligned()))
-                    }
+                    unsafe { to.add(i).write_unaligned($f(a.add(i).read_unaligned(), b.add(i).read_unaligned())) }
                 }
             };
         }

@@ -90,21 +90,13 @@ impl<'a> End<'a> {
         let conn = &block.layout.conn;
         let peers = block.channel.follow(block.layout.channel.peers);
         let peer = peers.follow(Field::new(0).nth(peer as usize));
-        let first = if way == Way::Send {
-            conn.peer_send
-        } else {
-            conn.peer_recv
-        };
+        let first = if way == Way::Send { conn.peer_send } else { conn.peer_recv };
         let info = peer.plus(first + index * conn.size);
         let step = info.get(conn.step).next_multiple_of(unit);
         if way == Way::Recv {
             info.follow(conn.head).counter().store(step, Ordering::Release);
         }
-        End {
-            layout: block.layout,
-            info,
-            step,
-        }
+        End { layout: block.layout, info, step }
     }
 
     /// Leaves the step for the next kernel.
@@ -204,11 +196,7 @@ impl Step<'_, '_> {
             block.begin_step()?;
             let part = slice.min(n - done);
             let arrived = self.from.as_ref().map(|e| e.await_data(block, cut.steps)).transpose()?;
-            let out = self
-                .to
-                .as_ref()
-                .map(|e| e.await_room(block, cut.steps, part * size))
-                .transpose()?;
+            let out = self.to.as_ref().map(|e| e.await_room(block, cut.steps, part * size)).transpose()?;
             if part > 0 && block.moves_data {
                 // SAFETY: `done + part <= n`, so the buffers are valid there; a slot holds a slice.
                 unsafe {

@@ -40,34 +40,10 @@ struct Rows {
 }
 
 const ROWS: [Rows; 4] = [
-    Rows {
-        from: 22100,
-        types: 10,
-        gather_algos: 3,
-        gap: 0,
-        signed_in_arg: false,
-    },
-    Rows {
-        from: 22300,
-        types: 10,
-        gather_algos: 4,
-        gap: 0,
-        signed_in_arg: false,
-    },
-    Rows {
-        from: 22400,
-        types: 12,
-        gather_algos: 4,
-        gap: 0,
-        signed_in_arg: true,
-    },
-    Rows {
-        from: 22900,
-        types: 12,
-        gather_algos: 4,
-        gap: 3,
-        signed_in_arg: true,
-    },
+    Rows { from: 22100, types: 10, gather_algos: 3, gap: 0, signed_in_arg: false },
+    Rows { from: 22300, types: 10, gather_algos: 4, gap: 0, signed_in_arg: false },
+    Rows { from: 22400, types: 12, gather_algos: 4, gap: 0, signed_in_arg: true },
+    Rows { from: 22900, types: 12, gather_algos: 4, gap: 3, signed_in_arg: true },
 ];
 
 const PROTOCOLS: usize = 3;
@@ -90,11 +66,7 @@ impl Functions {
         let all = rows.enumerate();
         // the table ends with one -1
         if numbers.len() != all.len() + 1 {
-            return Err(format!(
-                "NCCL {version}: {} device functions, expected {}",
-                numbers.len() - 1,
-                all.len()
-            ));
+            return Err(format!("NCCL {version}: {} device functions, expected {}", numbers.len() - 1, all.len()));
         }
         let mut by_number = HashMap::new();
         for (number, function) in numbers.iter().zip(all) {
@@ -103,10 +75,7 @@ impl Functions {
                 by_number.entry(*number).or_insert(function);
             }
         }
-        Ok(Functions {
-            by_number,
-            signed_in_arg: rows.signed_in_arg,
-        })
+        Ok(Functions { by_number, signed_in_arg: rows.signed_in_arg })
     }
 
     pub(super) fn get(&self, number: i32) -> Function {
@@ -120,14 +89,7 @@ impl Functions {
 impl Rows {
     /// Every row in NCCL's order; `None` for those of types and collectives that are not emulated.
     fn enumerate(&self) -> Vec<Option<Function>> {
-        let plain = |coll, emulated| {
-            Some(Function {
-                coll,
-                kind: Kind::Sum,
-                elem: Elem::I8,
-                emulated,
-            })
-        };
+        let plain = |coll, emulated| Some(Function { coll, kind: Kind::Sum, elem: Elem::I8, emulated });
         let mut rows = vec![plain(Coll::SendRecv, true)];
         let mut copies = |coll, algos: usize| {
             for algo in 0..algos {
@@ -137,23 +99,15 @@ impl Rows {
         copies(Coll::AllGather, self.gather_algos);
         copies(Coll::Broadcast, 1);
         rows.extend(std::iter::repeat_n(None, self.gap));
-        let reductions = [
-            (Coll::AllReduce, ALL_REDUCE_ALGOS, 1),
-            (Coll::Reduce, 1, 0),
-            (Coll::ReduceScatter, self.gather_algos, 0),
-        ];
+        let reductions =
+            [(Coll::AllReduce, ALL_REDUCE_ALGOS, 1), (Coll::Reduce, 1, 0), (Coll::ReduceScatter, self.gather_algos, 0)];
         for (coll, algos, ring) in reductions {
             for kind in Kind::ALL {
                 for elem in (0..self.types).map(Elem::from_number) {
                     for algo in 0..algos {
                         rows.extend((0..PROTOCOLS).map(|proto| {
                             let emulated = algo == ring && proto == SIMPLE;
-                            elem.map(|elem| Function {
-                                coll,
-                                kind,
-                                elem,
-                                emulated,
-                            })
+                            elem.map(|elem| Function { coll, kind, elem, emulated })
                         }));
                     }
                 }

@@ -174,9 +174,7 @@ impl Items {
 
     fn numbers(&self, kind: &str, name: &str) -> Result<&[usize], String> {
         let found = self.0.get(&format!("{kind} {name}"));
-        found
-            .map(Vec::as_slice)
-            .ok_or_else(|| format!("BED_LAYOUT: no {kind} {name}"))
+        found.map(Vec::as_slice).ok_or_else(|| format!("BED_LAYOUT: no {kind} {name}"))
     }
 
     fn has(&self, kind: &str, name: &str) -> bool {
@@ -184,10 +182,7 @@ impl Items {
     }
 
     fn size(&self, name: &str) -> Result<usize, String> {
-        self.numbers("size", name)?
-            .first()
-            .copied()
-            .ok_or_else(|| format!("BED_LAYOUT: size {name} is empty"))
+        self.numbers("size", name)?.first().copied().ok_or_else(|| format!("BED_LAYOUT: size {name} is empty"))
     }
 
     /// Offset and size of a field.
@@ -203,21 +198,14 @@ impl Items {
     }
 
     fn optional<T>(&self, name: &str) -> Result<Option<Field<T>>, String> {
-        if self.has("field", name) {
-            self.field(name).map(Some)
-        } else {
-            Ok(None)
-        }
+        if self.has("field", name) { self.field(name).map(Some) } else { Ok(None) }
     }
 
     fn bits(&self, name: &str) -> Result<Bits, String> {
         match self.numbers("bits", name)? {
-            &[at, size @ 1..=8, low @ 0..64, width @ 1..=64] => Ok(Bits {
-                at,
-                size,
-                low: low as u32,
-                width: width as u32,
-            }),
+            &[at, size @ 1..=8, low @ 0..64, width @ 1..=64] => {
+                Ok(Bits { at, size, low: low as u32, width: width as u32 })
+            }
             _ => Err(format!("BED_LAYOUT: bits {name} is not a bitfield of at most 64 bits")),
         }
     }
@@ -298,11 +286,7 @@ fn batches(i: &Items) -> Result<Batches, String> {
             root: i.field("coll.root")?,
             recv: i.field("coll.recvbuff")?,
             send: i.field("coll.sendbuff")?,
-            counts: [
-                i.field("coll.cbd.countLo")?,
-                i.field("coll.cbd.countMid")?,
-                i.field("coll.cbd.countHi")?,
-            ],
+            counts: [i.field("coll.cbd.countLo")?, i.field("coll.cbd.countMid")?, i.field("coll.cbd.countHi")?],
             grains: [
                 i.bits("coll.cbd.chunkGrainsLo")?,
                 i.bits("coll.cbd.chunkGrainsMid")?,
@@ -318,10 +302,7 @@ fn batches(i: &Items) -> Result<Batches, String> {
             channels: i.field("p2p.nP2pChannels")?,
             base: i.field("p2p.channelBase")?,
             parts: [i.field("p2p.nSendChannels")?, i.field("p2p.nRecvChannels")?],
-            chunk: [
-                i.field("p2p.sendChunkSize_u32fp8")?,
-                i.field("p2p.recvChunkSize_u32fp8")?,
-            ],
+            chunk: [i.field("p2p.sendChunkSize_u32fp8")?, i.field("p2p.recvChunkSize_u32fp8")?],
             special: [
                 i.bits("p2p.sendProtoLL")?,
                 i.bits("p2p.recvProtoLL")?,

@@ -27,11 +27,7 @@ pub(super) fn run_all(block: &Block<'_>, transfers: &[Transfer]) {
 
 impl Transfer {
     fn run(&self, block: &Block<'_>) {
-        const CUT: Cut = Cut {
-            slices: 1,
-            steps: 1,
-            step_bytes: 0,
-        };
+        const CUT: Cut = Cut { slices: 1, steps: 1, step_bytes: 0 };
         let mut end = End::open(block, self.peer, self.way, 1, 1);
         let mut done = 0;
         // a transfer of nothing still takes a step
@@ -39,16 +35,8 @@ impl Transfer {
             let n = self.chunk.min(self.bytes - done);
             let at = self.buffer.wrapping_add(done);
             let step = match self.way {
-                Way::Send => Step {
-                    to: Some(&mut end),
-                    input: Some(at.cast_const()),
-                    ..Step::default()
-                },
-                Way::Recv => Step {
-                    from: Some(&mut end),
-                    output: Some(at),
-                    ..Step::default()
-                },
+                Way::Send => Step { to: Some(&mut end), input: Some(at.cast_const()), ..Step::default() },
+                Way::Recv => Step { from: Some(&mut end), output: Some(at), ..Step::default() },
             };
             // SAFETY: `done + n <= bytes`, and NCCL's caller vouches for the buffer.
             if unsafe { step.run(block, &Reduction::COPY, CUT, n) }.is_err() {

@@ -32,17 +32,9 @@ struct Ring<'b, 'a> {
 /// Does one rank's side of `part`.
 pub(super) fn run(block: &Block<'_>, function: Function, part: &Part) -> Result<(), Aborted> {
     let layout = block.layout;
-    let (slices, steps) = if matches!(function.coll, Coll::Broadcast | Coll::Reduce) {
-        (1, 1)
-    } else {
-        (2, 2)
-    };
+    let (slices, steps) = if matches!(function.coll, Coll::Broadcast | Coll::Reduce) { (1, 1) } else { (2, 2) };
     let step_bytes = block.comm.get(layout.comm.buffer_sizes.nth(SIMPLE)) as usize / 8;
-    let cut = Cut {
-        slices,
-        steps,
-        step_bytes,
-    };
+    let cut = Cut { slices, steps, step_bytes };
     let prev = block.channel.get(layout.channel.prev);
     let next = block.channel.get(layout.channel.next);
     let mut ring = Ring {
@@ -54,11 +46,7 @@ pub(super) fn run(block: &Block<'_>, function: Function, part: &Part) -> Result<
     };
     // SAFETY: the launch's buffers are valid for its counts, as NCCL requires of its caller.
     let result = unsafe {
-        if function.coll == Coll::AllReduce {
-            ring.all_reduce()
-        } else {
-            ring.chunk_by_chunk(function.coll)
-        }
+        if function.coll == Coll::AllReduce { ring.all_reduce() } else { ring.chunk_by_chunk(function.coll) }
     };
     ring.from.close();
     ring.to.close();
@@ -94,13 +82,7 @@ impl Ring<'_, '_> {
     ) -> Result<(), Aborted> {
         let finish = arrive && input.is_some() && output.is_some();
         let (from, to) = (arrive.then_some(&mut self.from), pass.then_some(&mut self.to));
-        let step = Step {
-            from,
-            to,
-            input,
-            output,
-            finish,
-        };
+        let step = Step { from, to, input, output, finish };
         // SAFETY: by this function's contract.
         unsafe { step.run(self.block, &self.part.op, self.cut, n) }
     }
@@ -117,8 +99,7 @@ impl Ring<'_, '_> {
             let chunk = if left >= round {
                 part.chunk
             } else {
-                part.last_chunk
-                    .unwrap_or_else(|| left.div_ceil(ranks).next_multiple_of(grain))
+                part.last_chunk.unwrap_or_else(|| left.div_ceil(ranks).next_multiple_of(grain))
             };
             // where the chunk lies that has come `hops` ranks, and how long it is
             let locate = |hops: usize| {
@@ -209,13 +190,7 @@ impl Ring<'_, '_> {
         // SAFETY: by this function's contract.
         unsafe {
             if self.block.rank == root {
-                self.step(
-                    false,
-                    true,
-                    Some(input),
-                    (input != output.cast_const()).then_some(output),
-                    n,
-                )
+                self.step(false, true, Some(input), (input != output.cast_const()).then_some(output), n)
             } else {
                 let last = self.user_rank(1) == root as usize;
                 self.step(true, !last, None, Some(output), n)

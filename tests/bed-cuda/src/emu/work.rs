@@ -42,9 +42,7 @@ pub(super) fn run(model: &Model, b: &Batches, args: Place, block: &Block<'_>, in
             kind => super::unsupported(&format!("{function:?} in a batch of kind {kind}")),
         }
         if let Some(counter) = block.layout.channel.work_counter {
-            block
-                .channel
-                .set(counter, block.channel.get(counter) + works.count() as u64);
+            block.channel.set(counter, block.channel.get(counter) + works.count() as u64);
         }
         match batch.bits(b.jump) as usize {
             0 => return,
@@ -151,13 +149,7 @@ fn send_recv(b: &Batches, block: &Block<'_>, works: &Works) {
             if !local {
                 let buffer = if way == Way::Send { from } else { to };
                 let (peer, chunk) = (work.get(p.rank[i]), small_float(work.get(p.chunk[i])));
-                transfers.push(Transfer {
-                    way,
-                    peer,
-                    buffer: buffer.wrapping_add(begin),
-                    bytes: end - begin,
-                    chunk,
-                });
+                transfers.push(Transfer { way, peer, buffer: buffer.wrapping_add(begin), bytes: end - begin, chunk });
             } else if way == Way::Send && to != from && block.moves_data {
                 // SAFETY: a rank's message to itself: both buffers are its caller's, for `bytes`.
                 unsafe { std::ptr::copy(from.add(begin), to.add(begin), end - begin) };
@@ -171,21 +163,13 @@ fn send_recv(b: &Batches, block: &Block<'_>, works: &Works) {
 fn part_of_channel(channels: u8, base: u8, channel: u32) -> usize {
     let bits = u32::from(channels).trailing_zeros();
     let delta = channel.wrapping_sub(u32::from(base)) & (u32::from(channels) - 1);
-    if bits == 0 {
-        0
-    } else {
-        (delta.reverse_bits() >> (32 - bits)) as usize
-    }
+    if bits == 0 { 0 } else { (delta.reverse_bits() >> (32 - bits)) as usize }
 }
 
 /// NCCL's eight-bit float: five bits of exponent, three of mantissa.
 fn small_float(bits: u8) -> usize {
     let (exponent, mantissa) = (u32::from(bits >> 3), usize::from(bits & 7));
-    if exponent == 0 {
-        mantissa
-    } else {
-        (8 | mantissa) << (exponent - 1)
-    }
+    if exponent == 0 { mantissa } else { (8 | mantissa) << (exponent - 1) }
 }
 
 #[cfg(test)]

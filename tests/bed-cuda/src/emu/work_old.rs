@@ -101,13 +101,7 @@ fn send_recv(p: &OldP2p, elems: Place, block: &Block<'_>) {
             super::unsupported("send/recv with LL or registered buffers");
         }
         let way = if kind == P2P_SEND { Way::Send } else { Way::Recv };
-        transfers.push(Transfer {
-            way,
-            peer: peer as i32,
-            buffer,
-            bytes,
-            chunk: elem.get(p.chunk) as usize,
-        });
+        transfers.push(Transfer { way, peer: peer as i32, buffer, bytes, chunk: elem.get(p.chunk) as usize });
     }
     p2p::run_all(block, &transfers);
 }

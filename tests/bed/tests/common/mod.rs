@@ -10,11 +10,7 @@ pub(crate) const LONG: Duration = Duration::from_secs(60);
 
 /// Releases to test with: `BED_NCCL`, separated by commas.
 pub(crate) fn releases() -> Vec<String> {
-    std::env::var("BED_NCCL")
-        .unwrap_or_else(|_| "2.27.5".into())
-        .split(',')
-        .map(|v| v.trim().to_owned())
-        .collect()
+    std::env::var("BED_NCCL").unwrap_or_else(|_| "2.27.5".into()).split(',').map(|v| v.trim().to_owned()).collect()
 }
 
 /// One job at a time: a job of four ranks is enough for the machine.

@@ -45,11 +45,7 @@ impl Plan {
     }
 
     pub(crate) fn fill(&self, buffer: &mut [u8], rank: usize, iteration: u64) {
-        for (i, element) in buffer
-            .chunks_exact_mut(self.step.dtype.size())
-            .take(self.lengths().0)
-            .enumerate()
-        {
+        for (i, element) in buffer.chunks_exact_mut(self.step.dtype.size()).take(self.lengths().0).enumerate() {
             encode(self.step.dtype, self.input(rank, iteration, i), element);
         }
     }
@@ -98,11 +94,7 @@ impl Plan {
         }
         let tolerance = self.tolerance();
         let (mut wrong, mut first) = (0, None);
-        for (i, element) in buffer
-            .chunks_exact(self.step.dtype.size())
-            .take(self.lengths().1)
-            .enumerate()
-        {
+        for (i, element) in buffer.chunks_exact(self.step.dtype.size()).take(self.lengths().1).enumerate() {
             let (got, want) = (decode(self.step.dtype, element), self.expected(rank, iteration, i));
             // a NaN is wrong, too
             let right = (got - want).abs() <= tolerance;

@@ -49,11 +49,7 @@ impl Faults {
                 },
                 kind::ENTER_LATE | kind::SLOW => std::thread::sleep(Duration::from_nanos(slot.arg)),
                 kind::DIFFERENT_COLLECTIVE => {
-                    *op = if *op == Op::AllGather {
-                        Op::AllReduce
-                    } else {
-                        Op::AllGather
-                    };
+                    *op = if *op == Op::AllGather { Op::AllReduce } else { Op::AllGather };
                 }
                 kind::DIFFERENT_COUNT => call.count = call.count * 2 + 64,
                 kind::DIFFERENT_TYPE => {

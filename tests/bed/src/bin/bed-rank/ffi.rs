@@ -64,11 +64,7 @@ functions! {
 /// # Safety
 /// `library` is an open library.
 unsafe fn symbol(library: *mut c_void, name: &CStr) -> Result<*mut c_void> {
-    let from = if name.to_bytes().starts_with(b"bed_") {
-        libc::RTLD_DEFAULT
-    } else {
-        library
-    };
+    let from = if name.to_bytes().starts_with(b"bed_") { libc::RTLD_DEFAULT } else { library };
     // SAFETY: by this function's contract.
     let found = unsafe { libc::dlsym(from, name.as_ptr()) };
     if found.is_null() {

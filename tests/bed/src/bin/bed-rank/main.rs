@@ -89,9 +89,7 @@ fn run(args: &Args) -> Result<bool> {
             .collect();
         let mut right = true;
         for thread in threads {
-            right &= thread
-                .join()
-                .map_err(|_| anyhow::anyhow!("a rank's thread panicked"))??;
+            right &= thread.join().map_err(|_| anyhow::anyhow!("a rank's thread panicked"))??;
         }
         Ok(right)
     })

@@ -23,16 +23,11 @@ pub(crate) fn run(args: &Args, api: &Api, control: &Control, device: usize) -> R
     control.set_phase(index, Phase::Connecting);
     let mut rank = Rank::connect(args, api, control, index)?;
     control.set_phase(index, Phase::Running);
-    println!(
-        "rank {index}: connected in {:.3} s",
-        control.init_time(index).as_secs_f64()
-    );
+    println!("rank {index}: connected in {:.3} s", control.init_time(index).as_secs_f64());
     let mut reported = Instant::now();
     let mut iteration = 0;
     while (args.iters == 0 || iteration < args.iters) && control.stop_at().is_none_or(|at| iteration < at) {
-        let took = rank
-            .iterate(iteration)
-            .with_context(|| format!("iteration {iteration}"))?;
+        let took = rank.iterate(iteration).with_context(|| format!("iteration {iteration}"))?;
         iteration += 1;
         control.set_completed(index, iteration);
         if reported.elapsed() >= REPORT || iteration == 1 || iteration == args.iters {
@@ -83,18 +78,7 @@ impl<'a> Rank<'a> {
         let room = (2 * args.count + 64) * control.ranks() * 8;
         let (input, output) = (api.buffer(room)?, api.buffer(room)?);
         let (stream, faults) = (api.stream()?, Faults::default());
-        Ok(Rank {
-            args,
-            api,
-            control,
-            index,
-            comms,
-            redops,
-            stream,
-            input,
-            output,
-            faults,
-        })
+        Ok(Rank { args, api, control, index, comms, redops, stream, input, output, faults })
     }
 
     /// One collective; how long it took from the call until its end.
@@ -103,12 +87,7 @@ impl<'a> Rank<'a> {
         let nth = iteration as usize % args.step.len();
         let comm = iteration as usize % self.comms.len();
         let step = args.step[nth];
-        let plan = Plan {
-            step,
-            count: args.count,
-            ranks: self.control.ranks(),
-            root: args.root,
-        };
+        let plan = Plan { step, count: args.count, ranks: self.control.ranks(), root: args.root };
         if !args.no_check {
             plan.fill(self.input, rank, iteration);
             self.output[..plan.lengths().1 * step.dtype.size()].fill(0xff);

@@ -68,10 +68,7 @@ fn main() -> Result<ExitCode> {
     match Args::parse().command {
         Command::Run(run) => run.run(),
         Command::Layout { nccl } => {
-            print!(
-                "{}",
-                mycroft_bed::layout::of_library(&mycroft_bed::library(&nccl)?, &nccl)?
-            );
+            print!("{}", mycroft_bed::layout::of_library(&mycroft_bed::library(&nccl)?, &nccl)?);
             Ok(ExitCode::SUCCESS)
         }
     }
@@ -108,11 +105,7 @@ impl Run {
         loop {
             if let Ok(statuses) = job.wait(Duration::from_millis(20)) {
                 println!("{}", job.describe().trim_start());
-                return Ok(if statuses.iter().all(|s| s.success()) {
-                    ExitCode::SUCCESS
-                } else {
-                    ExitCode::FAILURE
-                });
+                return Ok(if statuses.iter().all(|s| s.success()) { ExitCode::SUCCESS } else { ExitCode::FAILURE });
             }
             let reached = job.ranks().map(|r| r.completed()).min().unwrap_or(0);
             for timed in later.extract_if(.., |t| t.after.is_none_or(|a| a <= reached)) {
@@ -121,10 +114,7 @@ impl Run {
             }
             if reported.elapsed() >= Duration::from_secs(1) {
                 reported = Instant::now();
-                let ranks: Vec<_> = job
-                    .ranks()
-                    .map(|r| format!("{}/{}", r.completed(), r.entered()))
-                    .collect();
+                let ranks: Vec<_> = job.ranks().map(|r| format!("{}/{}", r.completed(), r.entered())).collect();
                 println!("completed/entered: {}", ranks.join("  "));
             }
         }
