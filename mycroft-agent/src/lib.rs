@@ -6,6 +6,7 @@
 pub mod app;
 pub mod cli;
 pub mod discover;
+pub mod event;
 pub mod graph;
 pub mod ingest;
 pub mod model;

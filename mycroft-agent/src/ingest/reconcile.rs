@@ -6,7 +6,7 @@
 use mycroft_common::abi::{CommKey, CommState, KIND_OP};
 
 use super::Decoder;
-use crate::model::{Body, Event, HostId, Nanos};
+use crate::event::{Body, Event, HostId, Nanos};
 
 /// Events that bring the model up to date, oldest first, after the loss of `lost` events.
 #[must_use]

@@ -4,15 +4,13 @@
 //! judge (that is `rules`). Applying an event cannot fail; what does not fit is counted in [`Problems`].
 
 pub mod comm;
-pub mod event;
-pub mod ids;
-pub mod process;
 pub mod rhythm;
 pub mod state;
 pub mod window;
 
+pub use crate::event::{
+    self, Activity, Body, CommId, CommRef, Event, Exit, HostId, Launches, Nanos, Op, ProcId, Process, Signature, ids,
+    process,
+};
 pub use comm::{Comm, End, InitPhase, Mark, Member};
-pub use event::{Body, CommRef, Event, Launches, Op, Signature};
-pub use ids::{CommId, HostId, Nanos, ProcId};
-pub use process::{Activity, Exit, Process};
 pub use state::{Loss, Problems, State};

@@ -292,3 +292,108 @@ fn left_at(member: &Member, processes: &BTreeMap<ProcId, Process>) -> Option<Nan
     };
     ended.or_else(|| processes.get(&member.proc)?.gone.map(|g| g.at))
 }
+
+#[cfg(test)]
+mod tests {
+    use mycroft_common::nccl::Func;
+
+    use super::*;
+    use crate::model::Signature;
+
+    /// xorshift64, so that a failure can be repeated.
+    struct Random(u64);
+
+    impl Random {
+        fn next(&mut self) -> u64 {
+            self.0 ^= self.0 << 13;
+            self.0 ^= self.0 >> 7;
+            self.0 ^= self.0 << 17;
+            self.0
+        }
+
+        /// Mostly small, at times anything.
+        fn odd(&mut self) -> u64 {
+            if self.next() % 8 == 0 { self.next() } else { self.next() % 6 }
+        }
+    }
+
+    fn event(r: &mut Random) -> Event {
+        let proc = ProcId { host: HostId(0), pid: r.odd() as u32 };
+        let ident = (r.next() % 4 != 0).then(|| Ident {
+            hash: r.odd(),
+            rank: r.odd() as u32,
+            nranks: r.odd() as u32,
+            cuda_dev: r.odd() as i32,
+            nvml_dev: 0,
+            bus_id: r.next() as i64,
+        });
+        let comm = CommRef { proc, tid: r.odd() as u32, ptr: r.odd(), ident };
+        let signature =
+            Signature { func: Func::from_code(r.odd() as i32), count: r.next(), datatype: 7, redop: 0, root: 0 };
+        let body = match r.next() % 12 {
+            0 => Body::ProcessGone { proc, exit: super::super::Exit::Unknown },
+            1 => Body::GroupEnd { proc, tid: comm.tid },
+            2 => Body::InitBegin(comm),
+            3 => Body::InitEnd { comm, result: 0 },
+            4 => Body::Destroy(comm),
+            5 => Body::Abort(comm),
+            6 => Body::Tick,
+            7 => Body::Loss { host: HostId(0), lost: r.next() >> 8 },
+            _ => Body::Op(Op {
+                comm,
+                seq: r.odd(),
+                absolute: r.next() % 2 == 0,
+                collective: r.next() % 4 != 0,
+                empty: r.next() % 8 == 0,
+                signature,
+                peer: None,
+                stream: 0,
+                depth: r.next() as u32 % 2,
+            }),
+        };
+        Event { ts: r.odd(), body }
+    }
+
+    /// Lying processes, lost events, reused addresses: whatever comes, nothing panics and memory stays bounded.
+    #[test]
+    fn any_events_in_any_order() {
+        let mut r = Random(0x6d79_6372_6f66_7421);
+        let mut state = State::default();
+        let mut engine = crate::rules::Engine::default();
+        for i in 0..200_000 {
+            state.apply(&event(&mut r));
+            if i % 1000 == 0 {
+                engine.evaluate(&state);
+            }
+        }
+        assert!(state.problems.implausible > 0 && state.problems.unidentified > 0);
+    }
+
+    #[test]
+    fn a_reused_address_is_another_rank() {
+        let mut state = State::default();
+        let proc = ProcId { host: HostId(0), pid: 1 };
+        let ident = |hash| Ident { hash, rank: 0, nranks: 2, cuda_dev: 0, nvml_dev: 0, bus_id: 0 };
+        for hash in [1, 2] {
+            let comm = CommRef { proc, tid: 1, ptr: 0x1000, ident: Some(ident(hash)) };
+            state.apply(&Event { ts: hash, body: Body::InitEnd { comm, result: 0 } });
+        }
+        let ends: Vec<Option<End>> = state.comms.values().map(|c| c.members[&0].end).collect();
+        assert_eq!(ends, [Some(End::Replaced(2)), None]);
+    }
+
+    #[test]
+    fn repeated_splits_of_one_hash_are_kept_apart() {
+        let mut state = State::default();
+        for rank in 0..2u32 {
+            for ptr in [0x1000, 0x2000] {
+                let proc = ProcId { host: HostId(0), pid: 10 + rank };
+                let ident = Ident { hash: 7, rank, nranks: 2, cuda_dev: 0, nvml_dev: 0, bus_id: 0 };
+                let comm = CommRef { proc, tid: 1, ptr, ident: Some(ident) };
+                state.apply(&Event { ts: 1, body: Body::InitEnd { comm, result: 0 } });
+            }
+        }
+        let sizes: Vec<(u32, usize)> = state.comms.values().map(|c| (c.id.instance, c.members.len())).collect();
+        assert_eq!(sizes, [(0, 2), (1, 2)]);
+    }
+}

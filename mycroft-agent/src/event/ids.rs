@@ -10,7 +10,7 @@ pub const SECOND: Nanos = 1_000_000_000;
 /// One millisecond.
 pub const MILLISECOND: Nanos = 1_000_000;
 
-/// A host, by its place in [`super::State::hosts`]. The agent's own host is 0.
+/// A host, by its place in the model's list of hosts. The agent's own host is 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HostId(pub u32);
 

@@ -1,11 +1,15 @@
 //! The one event type that enters the model, whatever its source: ring buffer, recording, import, synthetic.
+//!
+//! Owns: plain types. Must not: do anything. It stands left of all other modules, since those that make events
+//! and those that take them share it.
+
+pub mod ids;
+pub mod process;
 
 use mycroft_common::nccl::Func;
 
-use super::{
-    ids::{HostId, Nanos, ProcId},
-    process::{Activity, Exit, Process},
-};
+pub use ids::{CommId, HostId, Nanos, ProcId};
+pub use process::{Activity, Exit, Process};
 
 /// Something that happened at a time on a host.
 #[derive(Clone, Debug, PartialEq)]
