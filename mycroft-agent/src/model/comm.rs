@@ -25,6 +25,8 @@ pub struct Comm {
     pub rhythm: Rhythm,
     /// Last launch by any rank.
     pub last_launch: Nanos,
+    /// Collectives below this number have gone into the rhythm.
+    learned: u64,
     /// First moment at which it was seen.
     pub since: Nanos,
     /// The first collective on which ranks did not agree, and how many were completed when it was seen.
@@ -110,6 +112,7 @@ impl Comm {
             window: Window::default(),
             rhythm: Rhythm::default(),
             last_launch: 0,
+            learned: 0,
             since,
             disagreement: None,
         }
@@ -167,13 +170,16 @@ impl Comm {
         let known = self.comparable().count();
         // A rank not seen yet may be a few calls behind the others.
         let keep = if self.members.len() < self.id.nranks as usize { LATECOMER } else { 0 };
-        // The newest finished slot stays: its signatures are evidence for "ranks agree up to here".
-        while let Some(slot) = self.window.pop_below(done.saturating_sub(keep)) {
+        let Self { window, rhythm, learned, .. } = self;
+        for slot in window.iter().filter(|s| s.seq >= *learned && s.seq < done) {
             let arrived: usize = slot.variants.iter().map(|v| v.ranks.count_ones(..)).sum();
             if arrived >= known && known > 1 {
-                self.rhythm.record(slot.last_ts - slot.first_ts);
+                rhythm.record(slot.last_ts - slot.first_ts);
             }
         }
+        self.learned = done;
+        // The newest finished slot stays: its signatures are evidence for "ranks agree up to here".
+        while self.window.pop_below(done.saturating_sub(keep)).is_some() {}
     }
 }
 
