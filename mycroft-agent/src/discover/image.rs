@@ -20,6 +20,9 @@ pub const SECTION_LIMIT: u64 = 1 << 30;
 /// Longest build-id that is believed; linkers write 8 to 32 bytes.
 const BUILD_ID_LIMIT: usize = 64;
 
+/// Largest page of a machine we know.
+const PAGE_LIMIT: u64 = 64 << 10;
+
 /// What is wrong with an ELF file.
 #[derive(Debug, thiserror::Error)]
 pub enum ElfError {
@@ -142,6 +145,18 @@ impl<'f> Image<'f> {
             let into = address.checked_sub(s.address)?;
             (into < s.size).then(|| s.offset.checked_add(into)).flatten()
         })
+    }
+
+    /// What to add to the file's addresses to get those of a process that maps file offset `offset` at
+    /// `start`; `None` if that is no offset of code.
+    #[must_use]
+    pub fn load_bias(&self, start: u64, offset: u64) -> Option<u64> {
+        // A mapping starts at a page, a segment where it likes.
+        let segment = self.load_segments().find(|s| {
+            s.executable && offset < s.offset.saturating_add(s.size) && s.offset < offset.saturating_add(PAGE_LIMIT)
+        })?;
+        let shift = segment.address.wrapping_sub(segment.offset);
+        Some(start.wrapping_sub(offset).wrapping_sub(shift))
     }
 
     /// The build-id that the linker gave the file, in hex.

@@ -59,13 +59,20 @@ impl SymbolTable {
     /// The functions named `name`, whether C or C++, in their default version.
     pub(super) fn functions<'t>(&'t self, name: &'t str) -> impl Iterator<Item = Symbol> + 't {
         let symbols: &[elf::Sym64<LE>] = pod::slice_from_all_bytes(&self.symbols).unwrap_or_default();
+        // Most names can be told apart by their start, without looking for their end.
+        let length = name.len();
+        let starts = [name.to_owned(), format!("_Z{length}{name}"), format!("_ZL{length}{name}")];
         symbols.iter().enumerate().filter_map(move |(i, symbol)| {
             let defined = symbol.st_shndx.get(LE) != elf::SHN_UNDEF && symbol.st_value.get(LE) != 0;
-            if !defined || symbol.st_type() != elf::STT_FUNC || self.is_old_version(i) {
+            if !defined || symbol.st_type() != elf::STT_FUNC {
                 return None;
             }
-            let raw = string_at(&self.names, symbol.st_name.get(LE))?;
-            (unqualified_name(raw) == Some(name)).then(|| Symbol {
+            let at = symbol.st_name.get(LE);
+            let text = self.names.get(at as usize..)?;
+            if !starts.iter().any(|start| text.starts_with(start.as_bytes())) || self.is_old_version(i) {
+                return None;
+            }
+            (unqualified_name(string_at(&self.names, at)?) == Some(name)).then(|| Symbol {
                 address: symbol.st_value.get(LE),
                 size: symbol.st_size.get(LE),
                 local: symbol.st_bind() == elf::STB_LOCAL,
