@@ -1,0 +1,190 @@
+//! The faults that this issue can tell, on real NCCL: each is named right, and health draws nothing.
+//!
+//! `MYCROFT_RUNS` sets how often each is run (default 1), `BED_NCCL` the releases (default 2.27.5).
+
+use std::time::{Duration, Instant};
+
+use mycroft_agent::{
+    app::Options,
+    rules::{Change, Verdict},
+};
+use mycroft_bed::{Fault, Job, NOW};
+use mycroft_tests::traced::Traced;
+
+const RANKS: usize = 4;
+const START: Duration = Duration::from_secs(60);
+/// From the fault to its verdict.
+const TARGET: f64 = 3.0;
+
+fn runs() -> usize {
+    std::env::var("MYCROFT_RUNS").ok().and_then(|n| n.parse().ok()).unwrap_or(1)
+}
+
+fn releases() -> Vec<String> {
+    std::env::var("BED_NCCL").unwrap_or_else(|_| "2.27.5".to_owned()).split(',').map(str::to_owned).collect()
+}
+
+fn job(release: &str) -> Job {
+    let job = Job::builder().nccl(release).ranks(RANKS).count(10_000).pause(Duration::from_millis(20)).start().unwrap();
+    // Attach to a job that runs, as a user would.
+    job.wait_iteration(10, START).unwrap();
+    job
+}
+
+fn pids(job: &Job) -> Vec<u32> {
+    job.ranks().map(|r| r.pid()).collect()
+}
+
+/// Verdicts about this job; others may run on this host.
+fn about<'t>(t: &'t Traced, pids: &[u32]) -> Vec<&'t Verdict> {
+    t.notices
+        .iter()
+        .filter_map(|n| match n {
+            mycroft_agent::app::Notice::Verdict(c) => match &**c {
+                Change::Raised(v) => Some(v),
+                Change::Updated(_) | Change::Cleared(_) => None,
+            },
+            _ => None,
+        })
+        .filter(|v| v.culprits.iter().chain(&v.victims).any(|s| pids.contains(&s.pid)))
+        .collect()
+}
+
+/// Starts a job and a tracer that has seen it move.
+fn watched(release: &str) -> (Job, Traced, Vec<u32>) {
+    let job = job(release);
+    let pids = pids(&job);
+    let mut t = Traced::start(Options::default());
+    t.until(20.0, "20 collectives of all ranks", |t| {
+        t.state().comms.values().any(|c| {
+            c.rhythm.completed >= 20
+                && c.members.len() == RANKS
+                && c.members.values().all(|m| pids.contains(&m.proc.pid))
+        })
+    });
+    (job, t, pids)
+}
+
+/// Injects a fault and checks the first verdict that it draws.
+fn named(fault: impl Fn(u64) -> Fault, rule: &str, rank: u32, check: impl Fn(&Verdict)) {
+    for release in releases() {
+        for run in 0..runs() {
+            let (job, mut t, pids) = watched(&release);
+            let at = job.ranks().map(|r| r.entered()).max().unwrap() + 5;
+            let fault = fault(at);
+            let now = matches!(fault, Fault::Die { .. } | Fault::Stop { .. });
+            job.inject(fault).unwrap();
+            // Faults at an iteration: the clock starts when a rank enters it.
+            let end = Instant::now() + Duration::from_secs(20);
+            while !now && job.ranks().all(|r| r.entered() <= at) && about(&t, &pids).is_empty() && Instant::now() < end
+            {
+                t.run(0.02);
+            }
+            let reached = Instant::now();
+            t.until(20.0, &format!("NCCL {release}, run {run}: a verdict"), |t| !about(t, &pids).is_empty());
+            let took = reached.elapsed().as_secs_f64();
+            let first = about(&t, &pids)[0].clone();
+            assert_eq!(first.rule, rule, "NCCL {release}, run {run}: {}", first.headline);
+            assert_eq!(first.culprits.iter().map(|c| c.rank).collect::<Vec<_>>(), [rank], "{}", first.headline);
+            assert_eq!(first.culprits[0].pid, pids[rank as usize], "{}", first.headline);
+            assert!(took < TARGET, "NCCL {release}, run {run}: named after {took:.1} s");
+            check(&first);
+            // What follows from the fault is not blamed on others.
+            t.run(1.0);
+            for v in about(&t, &pids) {
+                assert!(v.culprits.iter().all(|c| c.rank == rank), "NCCL {release}, run {run}: {}", v.headline);
+            }
+            drop(t);
+            job.kill();
+        }
+    }
+}
+
+#[test]
+fn a_rank_that_never_enters() {
+    named(
+        |at| Fault::NeverEnter { rank: 2, at },
+        "MYC001",
+        2,
+        |v| {
+            assert!(v.headline.contains("AllReduce #"), "{}", v.headline);
+            assert!(v.evidence.iter().any(|e| e.text.contains("nanosleep")), "what it does: {:?}", v.evidence);
+        },
+    );
+}
+
+#[test]
+fn a_rank_that_calls_another_collective() {
+    named(
+        |at| Fault::DifferentCollective { rank: 1, at },
+        "MYC004",
+        1,
+        |v| {
+            assert!(v.headline.contains("AllGather") && v.headline.contains("functions differ"), "{}", v.headline);
+        },
+    );
+}
+
+#[test]
+fn a_rank_that_calls_another_count() {
+    named(
+        |at| Fault::DifferentCount { rank: 3, at },
+        "MYC004",
+        3,
+        |v| {
+            assert!(v.headline.contains("counts differ"), "{}", v.headline);
+        },
+    );
+}
+
+#[test]
+fn a_rank_that_is_killed() {
+    named(
+        |_| Fault::Die { rank: 0, at: NOW },
+        "MYC002",
+        0,
+        |v| {
+            assert!(v.headline.contains("SIGKILL"), "{}", v.headline);
+        },
+    );
+}
+
+#[test]
+fn a_rank_that_is_stopped() {
+    named(
+        |_| Fault::Stop { rank: 1, at: NOW },
+        "MYC003",
+        1,
+        |v| {
+            assert!(v.next_steps[0].starts_with("kill -CONT"), "{:?}", v.next_steps);
+        },
+    );
+}
+
+#[test]
+fn health_draws_no_verdict() {
+    for release in releases() {
+        for run in 0..runs() {
+            let (job, mut t, pids) = watched(&release);
+            t.run(5.0);
+            let found = about(&t, &pids);
+            assert!(found.is_empty(), "NCCL {release}, run {run}: {:#?}", found);
+            // A job that ends in order draws nothing either.
+            job.stop();
+            t.run(2.0);
+            let found = about(&t, &pids);
+            assert!(found.is_empty(), "NCCL {release}, run {run}, at its end: {:#?}", found);
+        }
+    }
+}
+
+#[test]
+fn a_job_that_is_slow_but_moves_draws_no_hang() {
+    let job = Job::builder().ranks(RANKS).count(1000).pause(Duration::from_millis(2500)).start().unwrap();
+    job.wait_iteration(1, START).unwrap();
+    let pids = pids(&job);
+    let mut t = Traced::start(Options::default());
+    t.run(12.0);
+    assert!(about(&t, &pids).is_empty(), "{:#?}", about(&t, &pids));
+    assert!(t.state().ops >= 12, "it was seen to move");
+}
