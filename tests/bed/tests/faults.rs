@@ -191,6 +191,7 @@ fn a_link_that_goes_down_and_up() {
     let _alone = alone();
     let job = job(&releases()[0])
         .netns(true)
+        .timeout(LONG * 2)
         .pause(Duration::from_millis(5))
         .start()
         .unwrap();
@@ -200,7 +201,10 @@ fn a_link_that_goes_down_and_up() {
     let (least, most) = (stuck.iter().min().unwrap(), stuck.iter().max().unwrap());
     assert!(most - least <= 1, "{stuck:?}");
     job.inject(Fault::LinkUp { rank: 2 }).unwrap();
+    // TCP tries again after twice the time of its last try, so this takes seconds
+    let begin = Instant::now();
     job.wait_iteration(most + 5, LONG).unwrap();
+    println!("went on {:.1} s after the link", begin.elapsed().as_secs_f64());
     let pids: Vec<_> = job.ranks().map(|r| r.pid()).collect();
     drop(job);
     assert!(pids.iter().all(|p| !Path::new(&format!("/proc/{p}")).exists()));
