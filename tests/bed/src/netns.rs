@@ -46,10 +46,11 @@ impl Hosts {
             let (space, link) = (self.space(host), self.link(host));
             ip(&format!("netns add {space}"))?;
             ip(&format!("link add {link} type veth peer name eth0 netns {space}"))?;
-            ip(&format!("link set {link} master {run} up"))?;
             ip(&format!("-n {space} addr add 10.77.0.{}/24 dev eth0", host + 1))?;
             ip(&format!("-n {space} link set eth0 up"))?;
             ip(&format!("-n {space} link set lo up"))?;
+            ip(&format!("link set {link} up"))?;
+            self.set_link(host, true)?;
         }
         Ok(())
     }
@@ -68,8 +69,18 @@ impl Hosts {
         File::open(&path).with_context(|| path.display().to_string())
     }
 
+    /// Cuts a host off, or connects it again, by taking its link out of the bridge.
+    ///
+    /// Not by taking the link itself down: when it comes up again, the kernel now and then notices only after a
+    /// minute or two, and the bridge keeps the port disabled until then (seen with 6.18, on a busy machine).
     pub(crate) fn set_link(&self, host: usize, up: bool) -> Result<()> {
-        ip(&format!("link set {} {}", self.link(host), if up { "up" } else { "down" })).map(|_| ())
+        let link = self.link(host);
+        let how = if up {
+            format!("master {}", self.run)
+        } else {
+            "nomaster".to_owned()
+        };
+        ip(&format!("link set {link} {how}")).map(|_| ())
     }
 }
 

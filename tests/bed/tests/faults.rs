@@ -135,14 +135,22 @@ fn a_count_that_differs_much() {
 #[test]
 fn a_link_that_goes_down_and_up() {
     let _alone = alone();
-    let job = job(&releases()[0]).netns(true).pause(Duration::from_millis(5)).start().unwrap();
+    let job = job(&releases()[0])
+        .netns(true)
+        .timeout(LONG * 2)
+        .pause(Duration::from_millis(5))
+        .start()
+        .unwrap();
     job.wait_iteration(5, LONG).unwrap();
     job.inject(Fault::LinkDown { rank: 2 }).unwrap();
     let stuck = job.wait_hang(QUIET, LONG).unwrap();
     let (least, most) = (stuck.iter().min().unwrap(), stuck.iter().max().unwrap());
     assert!(most - least <= 1, "{stuck:?}");
     job.inject(Fault::LinkUp { rank: 2 }).unwrap();
+    // TCP tries again after twice the time of its last try, so this takes seconds
+    let begin = Instant::now();
     job.wait_iteration(most + 5, LONG).unwrap();
+    println!("went on {:.1} s after the link", begin.elapsed().as_secs_f64());
     let pids: Vec<_> = job.ranks().map(|r| r.pid()).collect();
     drop(job);
     assert!(pids.iter().all(|p| !Path::new(&format!("/proc/{p}")).exists()));
