@@ -2,6 +2,8 @@
 //!
 //! `MYCROFT_RUNS` sets how often each is run (default 1), `BED_NCCL` the releases (default 2.27.5).
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::time::{Duration, Instant};
 
 use mycroft_agent::{

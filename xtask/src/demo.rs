@@ -33,7 +33,7 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 4)]
     ranks: u32,
     /// What happens to the job, as `bed run --help` explains it
-    #[arg(long, default_value = "never-enter:2@20")]
+    #[arg(long, default_value = "never-enter:2@160")]
     fault: String,
     /// How long to wait for the verdict
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
@@ -63,9 +63,12 @@ fn build() -> Result<String> {
 /// Ends when a verdict has come, when the agent or the job is gone, or with the patience.
 fn play(args: &Args) -> Result<String> {
     let job = Actor::start("bed", &mut job(args)?)?;
-    let agent = Actor::start("mycroft", &mut agent()?)?;
     let start = Instant::now();
     let patience = Duration::from_secs(args.patience);
+    println!("  xtask    a job of {} real NCCL processes starts; Mycroft is not there yet", args.ranks);
+    until_it_moves(&job, start, patience)?;
+    println!("  xtask    the job moves: now Mycroft attaches. The fault to come is {}", args.fault);
+    let agent = Actor::start("mycroft", &mut agent()?)?;
     while start.elapsed() < patience {
         // before the lines are read, so that the last ones of a program that ended are
         let ended = [job.ended()?, agent.ended()?];
@@ -83,6 +86,32 @@ fn play(args: &Args) -> Result<String> {
         thread::sleep(Duration::from_millis(50));
     }
     bail!("no verdict within {}", progress::seconds(patience))
+}
+
+/// Waits until all ranks have completed an iteration.
+fn until_it_moves(job: &Actor, start: Instant, patience: Duration) -> Result<()> {
+    loop {
+        let ended = job.ended()?;
+        for line in job.lines() {
+            println!("  bed      {line}");
+            if moves(&line) {
+                return Ok(());
+            }
+        }
+        if let Some(status) = ended {
+            bail!("the job ended before it moved: {status}");
+        }
+        if start.elapsed() > patience {
+            bail!("the job did not move within {}", progress::seconds(patience));
+        }
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// `completed/entered: 9/9  9/10  …` with no rank at 0.
+fn moves(line: &str) -> bool {
+    line.strip_prefix("completed/entered:")
+        .is_some_and(|ranks| ranks.split_whitespace().all(|r| r.split('/').next().is_some_and(|n| n != "0")))
 }
 
 /// What both have printed since the last time; true if a verdict is in it.
@@ -130,6 +159,13 @@ fn built(name: &str) -> Result<Command> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_job_moves_when_no_rank_is_at_nought() {
+        assert!(moves("completed/entered: 9/9  10/11"));
+        assert!(!moves("completed/entered: 9/9  0/1"));
+        assert!(!moves("rank 0: process 17"));
+    }
 
     #[test]
     fn a_verdict_is_known_by_its_number() {

@@ -241,6 +241,8 @@ impl Builder {
         command
             .env("NCCL_HOSTID", format!("bed-{}-{process}", job.dir.display()))
             .env("BED_DEVICES", self.gpus_per_proc.to_string())
+            // Another GPU for each process, as on one host of 8, so that reports tell them apart.
+            .env("BED_BUS", (16 + process * self.gpus_per_proc % 8).to_string())
             .env("BED_LAYOUT", job.dir.join("layout"))
             .env("BED_CONTROL", job.dir.join("control"))
             .env("LD_PRELOAD", artifacts::find("libbed_cuda.so")?)

@@ -75,11 +75,7 @@ impl Hosts {
     /// minute or two, and the bridge keeps the port disabled until then (seen with 6.18, on a busy machine).
     pub(crate) fn set_link(&self, host: usize, up: bool) -> Result<()> {
         let link = self.link(host);
-        let how = if up {
-            format!("master {}", self.run)
-        } else {
-            "nomaster".to_owned()
-        };
+        let how = if up { format!("master {}", self.run) } else { "nomaster".to_owned() };
         ip(&format!("link set {link} {how}")).map(|_| ())
     }
 }

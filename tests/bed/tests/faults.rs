@@ -135,12 +135,7 @@ fn a_count_that_differs_much() {
 #[test]
 fn a_link_that_goes_down_and_up() {
     let _alone = alone();
-    let job = job(&releases()[0])
-        .netns(true)
-        .timeout(LONG * 2)
-        .pause(Duration::from_millis(5))
-        .start()
-        .unwrap();
+    let job = job(&releases()[0]).netns(true).timeout(LONG * 2).pause(Duration::from_millis(5)).start().unwrap();
     job.wait_iteration(5, LONG).unwrap();
     job.inject(Fault::LinkDown { rank: 2 }).unwrap();
     let stuck = job.wait_hang(QUIET, LONG).unwrap();
