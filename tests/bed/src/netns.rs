@@ -1,11 +1,14 @@
 //! A network namespace per host, their links on one bridge. Needs root.
 
 use std::fs::File;
+use std::net::UdpSocket;
+use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use nix::sched::{CloneFlags, setns};
 
 use crate::artifacts;
 
@@ -23,6 +26,29 @@ fn ip(words: &str) -> Result<String> {
         bail!("ip {words}: {}", String::from_utf8_lossy(&out.stderr).trim());
     }
     Ok(String::from_utf8_lossy(&out.stdout).into_owned())
+}
+
+/// Has the kernel take note at once that a link of this namespace has a carrier.
+///
+/// By itself it does so in its own time, which on a busy machine was a minute and more (seen with 6.18); until then
+/// the link drops what it is given, and a bridge keeps its port disabled. Asking for the link's state, as `ethtool`
+/// does, makes it catch up.
+fn notice_carrier(link: &str) -> Result<()> {
+    const SIOCETHTOOL: libc::c_ulong = 0x8946;
+    const ETHTOOL_GLINK: u32 = 0xa;
+    let mut question = [ETHTOOL_GLINK, 0];
+    // SAFETY: an interface request is plain data, all zero is valid.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    ensure!(link.len() < request.ifr_name.len(), "{link} is no name of a link");
+    for (to, from) in request.ifr_name.iter_mut().zip(link.bytes()) {
+        *to = from as libc::c_char;
+    }
+    request.ifr_ifru.ifru_data = question.as_mut_ptr().cast();
+    let socket = UdpSocket::bind("127.0.0.1:0")?;
+    // SAFETY: the request names a link and a buffer of the two numbers that this question wants.
+    let rc = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL, &raw mut request) };
+    ensure!(rc == 0, "state of {link}: {}", std::io::Error::last_os_error());
+    Ok(())
 }
 
 /// Prefix of all names; then the harness's process and a number.
@@ -47,9 +73,16 @@ impl Hosts {
             ip(&format!("netns add {space}"))?;
             ip(&format!("link add {link} type veth peer name eth0 netns {space}"))?;
             ip(&format!("-n {space} addr add 10.77.0.{}/24 dev eth0", host + 1))?;
-            ip(&format!("-n {space} link set eth0 up"))?;
             ip(&format!("-n {space} link set lo up"))?;
             ip(&format!("link set {link} up"))?;
+            ip(&format!("-n {space} link set eth0 up"))?;
+            notice_carrier(&link)?;
+            let inside = self.open(host)?;
+            let there = std::thread::spawn(move || {
+                setns(&inside, CloneFlags::CLONE_NEWNET)?;
+                notice_carrier("eth0")
+            });
+            there.join().map_err(|_| anyhow!("a thread panicked"))??;
             self.set_link(host, true)?;
         }
         Ok(())
@@ -71,8 +104,7 @@ impl Hosts {
 
     /// Cuts a host off, or connects it again, by taking its link out of the bridge.
     ///
-    /// Not by taking the link itself down: when it comes up again, the kernel now and then notices only after a
-    /// minute or two, and the bridge keeps the port disabled until then (seen with 6.18, on a busy machine).
+    /// Not by taking the link itself down: see [`notice_carrier`].
     pub(crate) fn set_link(&self, host: usize, up: bool) -> Result<()> {
         let link = self.link(host);
         let how = if up { format!("master {}", self.run) } else { "nomaster".to_owned() };
