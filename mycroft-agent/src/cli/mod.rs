@@ -9,7 +9,7 @@ mod rules;
 mod trace;
 mod watch;
 
-use std::process::ExitCode;
+use std::{io::IsTerminal as _, process::ExitCode};
 
 pub use args::Args;
 use args::Command;
@@ -51,5 +51,6 @@ fn log(verbose: u8) {
         _ => "debug",
     };
     let filter = EnvFilter::try_from_env("MYCROFT_LOG").unwrap_or_else(|_| EnvFilter::new(default));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let colours = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+    tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours).with_writer(std::io::stderr).init();
 }
