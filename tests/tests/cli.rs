@@ -4,16 +4,16 @@
 
 use std::{
     fs,
-    io::{Read as _, Write as _},
-    net::{TcpListener, TcpStream},
+    io::Write as _,
     os::unix::{fs::PermissionsExt as _, process::CommandExt as _},
     path::PathBuf,
-    process::{Child, Command, Output, Stdio},
+    process::{Command, Output, Stdio},
     time::{Duration, Instant},
 };
 
-use mycroft_agent::{report::json::Line, rules::REGISTRY, serve::http::ApiState};
+use mycroft_agent::{report::json::Line, rules::REGISTRY};
 use mycroft_tests::{
+    agent::{Agent, free_port, get},
     load::{Build, Load},
     programs::built,
 };
@@ -29,60 +29,6 @@ fn mycroft(args: &[&str]) -> Command {
 
 fn text(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
-}
-
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
-}
-
-/// A running agent; killed when dropped.
-struct Agent {
-    child: Child,
-    port: u16,
-}
-
-impl Agent {
-    fn start() -> Self {
-        let port = free_port();
-        let child = mycroft(&["agent", "--listen", &format!("127.0.0.1:{port}")]).spawn().unwrap();
-        let agent = Self { child, port };
-        agent.until("/readyz", |status, _| status == 200);
-        agent
-    }
-
-    fn get(&self, path: &str, accept: &str) -> Option<(u16, String)> {
-        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).ok()?;
-        write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nAccept: {accept}\r\nConnection: close\r\n\r\n").ok()?;
-        let mut all = String::new();
-        stream.read_to_string(&mut all).ok()?;
-        let (head, body) = all.split_once("\r\n\r\n")?;
-        Some((head.split(' ').nth(1)?.parse().ok()?, body.to_owned()))
-    }
-
-    fn until(&self, path: &str, done: impl Fn(u16, &str) -> bool) -> String {
-        let end = Instant::now() + Duration::from_secs(20);
-        loop {
-            if let Some((status, body)) = self.get(path, "*/*") {
-                if done(status, &body) {
-                    return body;
-                }
-                assert!(Instant::now() < end, "{path}: {status} {body}");
-            }
-            assert!(Instant::now() < end, "{path}: no answer");
-            std::thread::sleep(Duration::from_millis(50));
-        }
-    }
-
-    fn state(&self) -> ApiState {
-        serde_json::from_str(&self.get("/api/v1/state", "*/*").unwrap().1).unwrap()
-    }
-}
-
-impl Drop for Agent {
-    fn drop(&mut self) {
-        self.child.kill().ok();
-        self.child.wait().ok();
-    }
 }
 
 /// A copy of the command that any user may run.
@@ -205,7 +151,7 @@ fn diagnose_does_not_guess() {
 #[test]
 fn diagnose_asks_the_agent_which_has_watched_for_longer() {
     let load = Load::build(Build::Debug);
-    let agent = Agent::start();
+    let agent = Agent::start(&[]);
     let mut ranks: Vec<_> = (0..2)
         .map(|r| {
             load.start(&format!(
@@ -232,13 +178,13 @@ fn diagnose_asks_the_agent_which_has_watched_for_longer() {
 
 #[test]
 fn a_second_agent_is_told_of_the_first() {
-    let first = Agent::start();
+    let first = Agent::start(&[]);
     let out = mycroft(&["agent", "--listen", &format!("127.0.0.1:{}", first.port)]).output().unwrap();
     assert_eq!(out.status.code(), Some(2));
     assert!(text(&out).contains("another mycroft agent") && text(&out).contains("--listen"), "{}", text(&out));
     // On another port both work, and so does a watch beside them.
     let load = Load::build(Build::Debug);
-    let second = Agent::start();
+    let second = Agent::start(&[]);
     let mut d = load.start("ops=50 nranks=2 stay=1");
     for agent in [&first, &second] {
         agent.until("/api/v1/state", |_, body| body.contains(&format!("\"pid\":{}", d.pid())));
@@ -254,7 +200,7 @@ fn a_second_agent_is_told_of_the_first() {
 #[test]
 fn an_agent_killed_hard_leaves_the_job_unharmed_and_no_probe_behind() {
     let load = Load::build(Build::Debug);
-    let mut agent = Agent::start();
+    let mut agent = Agent::start(&[]);
     let mut job = load.start("ops=2000 rate=1000 nranks=2 stay=1");
     let mut probed = load.start("ops=20000");
     agent.until("/api/v1/state", |_, body| body.contains(&format!("\"pid\":{}", probed.pid())));
@@ -263,8 +209,7 @@ fn an_agent_killed_hard_leaves_the_job_unharmed_and_no_probe_behind() {
     assert!(probed.ns_per_op() > UNPROBED_NS, "it was probed");
     job.go();
     std::thread::sleep(Duration::from_millis(300));
-    agent.child.kill().unwrap();
-    agent.child.wait().unwrap();
+    agent.kill();
     job.ns_per_op();
     assert!(job.alive(), "it went on to its end");
     // The kernel takes the probes off when it closes the dead agent's descriptors.
@@ -282,7 +227,7 @@ fn an_agent_killed_hard_leaves_the_job_unharmed_and_no_probe_behind() {
 
 #[test]
 fn prometheus_itself_scrapes_the_agent() {
-    let agent = Agent::start();
+    let agent = Agent::start(&[]);
     let dir = tempfile::tempdir().unwrap();
     let config = format!(
         "global: {{scrape_interval: 1s}}\nscrape_configs:\n  - job_name: mycroft\n    static_configs:\n      - targets: ['127.0.0.1:{}']\n",
@@ -299,8 +244,7 @@ fn prometheus_itself_scrapes_the_agent() {
         .spawn()
         .expect("Debian's prometheus: run `cargo xtask setup`, which puts it on the path of `cargo xtask test`");
     let query = |q: &str| {
-        let ask = Agent { child: Command::new("true").spawn().unwrap(), port };
-        ask.get(&format!("/api/v1/query?query={q}"), "*/*").map(|(_, body)| body).unwrap_or_default()
+        get(port, &format!("/api/v1/query?query={q}"), "*/*").map(|(_, body)| body).unwrap_or_default()
     };
     let end = Instant::now() + Duration::from_secs(40);
     let build = loop {
@@ -327,7 +271,7 @@ fn prometheus_itself_scrapes_the_agent() {
 
 #[test]
 fn promtool_accepts_the_text_form_and_health_answers() {
-    let agent = Agent::start();
+    let agent = Agent::start(&[]);
     assert_eq!(agent.get("/healthz", "*/*").map(|r| r.0), Some(200));
     let (_, metrics) = agent.get("/metrics", "text/plain").unwrap();
     let mut promtool = Command::new("promtool")
@@ -343,6 +287,16 @@ fn promtool_accepts_the_text_form_and_health_answers() {
     let (_, open) = agent.get("/metrics", "application/openmetrics-text; version=1.0.0").unwrap();
     assert!(open.ends_with("# EOF\n"), "{open}");
     assert!(open.lines().filter(|l| !l.starts_with('#')).count() <= 150, "at most 150 series a node");
+}
+
+#[test]
+fn pages_of_the_metrics_are_those_of_the_agent() {
+    let page = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../docs/metrics.md");
+    let text = mycroft_agent::report::metrics::page();
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        fs::write(&page, &text).unwrap();
+    }
+    assert_eq!(fs::read_to_string(&page).unwrap_or_default(), text, "run with UPDATE_DOCS=1");
 }
 
 #[test]

@@ -1,12 +1,13 @@
 //! The probes and the loop against the load library: real uprobes, a real kernel, calls faster and in odder
 //! orders than real NCCL makes them.
 
-use std::process::Command;
+use std::{path::Path, process::Command};
 
 use mycroft_agent::{
-    app::{Notice, Options},
-    model::{Comm, Member, rhythm::Patience},
-    probe::Settings,
+    app::{Library, Notice, Options},
+    discover::{layout_cache::LayoutCache, process::Scanner},
+    model::{Comm, Exit, Member, rhythm::Patience},
+    probe::{Prober, Settings},
 };
 use mycroft_tests::{
     load::{Build, Driver, Load},
@@ -164,20 +165,77 @@ fn two_hundred_processes_start_and_die_in_ten_seconds() {
 }
 
 #[test]
-fn a_process_that_becomes_another_program_is_let_go() {
+fn a_process_is_found_after_exec_and_let_go_at_the_next() {
     let load = Load::build(Build::Debug);
     let mut t = Traced::start(Options::default());
     let mut sh = Command::new("sh");
     sh.arg("-c").arg(format!(
-        "exec {} {} ops=10 stay=0 delay_ms=-1",
+        "exec {} {} ops=10 exec=1 delay_ms=-1",
         load.driver().display(),
         load.library().display()
     ));
     let mut d = Driver::spawn(sh);
-    t.until(3.0, "it is found after exec", |t| t.knows(d.pid()));
+    let pid = d.pid();
+    t.until(5.0, "it is found after exec", |t| t.knows(pid));
     d.go();
     d.ns_per_op();
-    t.until(3.0, "its calls", |t| t.ops() == 10);
+    t.until(5.0, "its calls", |t| t.ops() == 10);
+    t.until(5.0, "it is let go", |t| {
+        t.notices.iter().any(|n| matches!(n, Notice::Ended { pid: p, exit: Exit::Replaced } if *p == pid))
+    });
+    assert!(d.alive(), "it lives on as another program");
+    assert!(t.raised().is_empty());
+}
+
+#[test]
+fn a_reused_pid_is_another_process() {
+    let load = Load::build(Build::Debug);
+    let mut t = Traced::start(Options::default());
+    // The kernel can be told which pid was given last; somebody else's fork can get in between.
+    for attempt in 0..20 {
+        let mut first = load.start(&format!("ops=5 nranks=2 init=1 stay=1 hash={}", 0x100 + attempt));
+        let pid = first.pid();
+        t.until(5.0, "the first is found", |t| t.knows(pid));
+        first.go();
+        first.ns_per_op();
+        t.run(0.2);
+        first.kill();
+        t.until(5.0, "its end", |t| t.saw_end_of(pid));
+        std::fs::write("/proc/sys/kernel/ns_last_pid", (pid - 1).to_string()).unwrap();
+        let mut second = load.start(&format!("ops=7 nranks=2 rank=1 init=1 stay=1 hash={}", 0x200 + attempt));
+        if second.pid() != pid {
+            continue;
+        }
+        t.until(5.0, "the second is found", |t| t.state().processes.values().any(|p| p.id.pid == pid && p.alive()));
+        t.run(1.5);
+        second.go();
+        second.ns_per_op();
+        t.run(0.5);
+        let comm = t.comms().find(|c| c.id.hash == 0x200 + attempt).unwrap();
+        assert_eq!(member(comm, 1).launched.unwrap().seq, 6);
+        assert!(member(comm, 1).proc.pid == pid && t.raised().is_empty());
+        return;
+    }
+    panic!("no pid could be had twice in 20 attempts");
+}
+
+#[test]
+fn a_process_that_ends_between_discovery_and_attach() {
+    let load = Load::build(Build::Debug);
+    let mut d = load.start("ops=1 stay=1");
+    let report = Scanner::new(Path::new("/proc")).scan().unwrap();
+    let found = report.appeared.into_iter().find(|p| p.pid == d.pid()).unwrap();
+    d.kill();
+    drop(d);
+    drop(load); // its file is gone as well
+    let library = Library::read(&found.library, &mut LayoutCache::new(None)).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let _inside = runtime.enter();
+    let (mut prober, _ring) = Prober::load(Settings::default()).unwrap();
+    let index = prober.attach(&library.file, &library.plan).unwrap();
+    assert!(!prober.attached().is_empty(), "probes sit on the file that was held open");
+    prober.detach(index);
+    assert!(prober.attached().is_empty());
 }
 
 #[test]

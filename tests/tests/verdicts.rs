@@ -190,3 +190,38 @@ fn a_job_that_is_slow_but_moves_draws_no_hang() {
     assert!(about(&t, &pids).is_empty(), "{:#?}", about(&t, &pids));
     assert!(t.state().ops >= 12, "it was seen to move");
 }
+
+#[test]
+fn two_gpus_a_process_and_two_communicators() {
+    let job = Job::builder()
+        .ranks(RANKS)
+        .gpus_per_proc(2)
+        .comms(2)
+        .count(1000)
+        .pause(Duration::from_millis(50))
+        .start()
+        .unwrap();
+    job.wait_iteration(4, START).unwrap();
+    let pids = pids(&job);
+    let mut t = Traced::start(Options::default());
+    let mine = |t: &Traced| -> Vec<(u32, u32, i32)> {
+        t.state()
+            .comms
+            .values()
+            .flat_map(|c| c.members.values())
+            .filter(|m| pids.contains(&m.proc.pid))
+            .map(|m| (m.rank, m.proc.pid, m.cuda_dev))
+            .collect()
+    };
+    t.until(20.0, "both communicators with all ranks", |t| mine(t).len() == 2 * RANKS);
+    let mut ranks = mine(&t);
+    ranks.sort_unstable();
+    ranks.dedup();
+    let expected: Vec<(u32, u32, i32)> = (0..RANKS as u32).map(|r| (r, pids[r as usize], (r % 2) as i32)).collect();
+    assert_eq!(ranks, expected, "rank, process, device");
+    t.run(3.0);
+    assert!(about(&t, &pids).is_empty(), "{:#?}", about(&t, &pids));
+    for comm in t.state().comms.values().filter(|c| c.members.values().any(|m| pids.contains(&m.proc.pid))) {
+        assert!(comm.rhythm.completed > 5, "numbers of all ranks agree: {comm:#?}");
+    }
+}

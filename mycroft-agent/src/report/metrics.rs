@@ -231,6 +231,36 @@ pub fn render(registry: &Registry, form: Form) -> Result<String, std::fmt::Error
     Ok(out)
 }
 
+/// docs/metrics.md.
+#[must_use]
+pub fn page() -> String {
+    let mut out = String::from(
+        "# Metrics
+
+Served by `mycroft agent` under `/metrics`, as OpenMetrics or in Prometheus' older text form, as the client asks. Every
+series carries `hostname`. Rank, communicator and sequence number are never labels: they belong in verdicts. A node has
+at most 150 series. This page is written by a test (`UPDATE_DOCS=1 cargo xtask test pages`).
+
+| name | type | meaning |
+| --- | --- | --- |
+",
+    );
+    for m in METRICS {
+        let (suffix, kind) = match m.kind {
+            MetricType::Counter => ("_total", "counter"),
+            _ => ("", "gauge"),
+        };
+        out += &format!("| `mycroft_{}{suffix}` | {kind} | {} |\n", m.name, m.help);
+    }
+    out += "
+`stage` of `mycroft_events_dropped_total`: `ring_full` the kernel's ring buffer was full (the newest state is read from
+the kernel's own copy); `info_unreadable`, `comm_unreadable` memory of the process was not readable or the library has
+no layout; `comms_full`, `processes_full`, `groups_full` a kernel map was full; `undecodable` a record of unknown kind;
+`unidentified`, `implausible`, `refused` an event that did not fit the model.
+";
+    out
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

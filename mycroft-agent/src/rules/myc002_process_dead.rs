@@ -2,7 +2,7 @@
 
 use super::{Confidence, Evidence, Level, Rule, Severity, Source, Subject, Verdict, View, myc001_not_launched, words};
 use crate::model::{
-    Comm, Member,
+    Comm, Exit, Member,
     ids::{MILLISECOND, Nanos, SECOND},
     process::Gone,
 };
@@ -46,10 +46,18 @@ fn first_dead<'c>(view: &View<'_>, comm: &'c Comm) -> Option<(&'c Member, Gone)>
     comm.active().filter_map(|m| Some((m, view.process(m)?.gone?))).min_by_key(|(m, gone)| (gone.at, m.rank))
 }
 
+/// Whether a job without survivors was ended as a whole: by an operator's or scheduler's signal, or by all ranks in
+/// the same way. Else the first end pulled the others along: some releases of NCCL end the survivors with an error.
+fn ended_together(view: &View<'_>, comm: &Comm, first: Gone) -> bool {
+    let by_operator = matches!(first.exit, Exit::Signal(1 | 2 | 15));
+    let alike = comm.active().all(|m| view.process(m).and_then(|p| p.gone).is_some_and(|g| g.exit == first.exit));
+    by_operator || alike || !first.exit.is_failure()
+}
+
 fn judge(view: &View<'_>, comm: &Comm) -> Option<Verdict> {
     let (dead, gone) = first_dead(view, comm)?;
     let survivors: Vec<&Member> = view.living(comm).collect();
-    if survivors.is_empty() {
+    if survivors.is_empty() && ended_together(view, comm, gone) {
         return None;
     }
     let frontier = view.graph.frontiers.get(&comm.id).filter(|f| f.missing.iter().any(|m| m.rank == dead.rank));
@@ -71,6 +79,7 @@ fn judge(view: &View<'_>, comm: &Comm) -> Option<Verdict> {
             if f.waiting.len() == 1 { "waits" } else { "wait" },
             myc001_not_launched::expected(comm, f.seq)
         ),
+        None if survivors.is_empty() => "all other known ranks ended after it".to_owned(),
         None => format!("{} of its peers live on and launch nothing", survivors.len()),
     };
     Some(Verdict {
@@ -158,6 +167,31 @@ mod tests {
         let v = s.only_verdict();
         assert_eq!(v.culprits[0].rank, 1);
         assert!(v.evidence.iter().any(|e| e.text.contains("rank 0 ended after it")));
+    }
+
+    #[test]
+    fn a_death_that_pulls_all_others_along_is_still_the_cause() {
+        let mut s = Scene::ranks(3);
+        s.rounds(20, 100);
+        s.die(1, Exit::Signal(9));
+        s.pass(30);
+        s.die(0, Exit::Code(3));
+        s.die(2, Exit::Code(3));
+        s.pass(1500);
+        let v = s.only_verdict();
+        assert_eq!(v.culprits[0].rank, 1);
+        assert!(v.headline.contains("ended after it"), "{}", v.headline);
+    }
+
+    #[test]
+    fn a_job_that_is_cancelled_draws_nothing() {
+        for signal in [9, 15] {
+            let mut s = Scene::ranks(3);
+            s.rounds(20, 100);
+            (0..3).for_each(|r| s.die(r, Exit::Signal(signal)));
+            s.pass(3000);
+            assert!(s.verdicts().is_empty());
+        }
     }
 
     #[test]
