@@ -6,7 +6,7 @@ use std::time::Duration;
 use mycroft_bed::{Builder, Job};
 
 /// Longer than anything takes, even when other work slows the machine down.
-pub(crate) const LONG: Duration = Duration::from_secs(60);
+pub(crate) const LONG: Duration = Duration::from_secs(120);
 
 /// Releases to test with: `BED_NCCL`, separated by commas.
 pub(crate) fn releases() -> Vec<String> {
@@ -21,5 +21,5 @@ pub(crate) fn alone() -> MutexGuard<'static, ()> {
 
 /// A job of a release.
 pub(crate) fn job(release: &str) -> Builder {
-    Job::builder().nccl(release).timeout(LONG)
+    Job::builder().nccl(release).timeout(LONG * 2)
 }
