@@ -243,9 +243,8 @@ fn prometheus_itself_scrapes_the_agent() {
         .stderr(Stdio::null())
         .spawn()
         .expect("Debian's prometheus: run `cargo xtask setup`, which puts it on the path of `cargo xtask test`");
-    let query = |q: &str| {
-        get(port, &format!("/api/v1/query?query={q}"), "*/*").map(|(_, body)| body).unwrap_or_default()
-    };
+    let query =
+        |q: &str| get(port, &format!("/api/v1/query?query={q}"), "*/*").map(|(_, body)| body).unwrap_or_default();
     let end = Instant::now() + Duration::from_secs(40);
     let build = loop {
         let body = query("mycroft_build_info");

@@ -76,9 +76,7 @@ fn a_rank_that_dies() {
     }
     assert_eq!(job.rank(1).killed_by(), Some(libc::SIGKILL), "{}", job.describe());
     // what its proxy had not sent yet went with it, so others may lack the end of the iteration before
-    assert_stays(&job, "at iteration 4 or 5", |job| {
-        job.ranks().all(|r| (4..=5).contains(&r.completed()))
-    });
+    assert_stays(&job, "at iteration 4 or 5", |job| job.ranks().all(|r| (4..=5).contains(&r.completed())));
 }
 
 #[test]
@@ -138,11 +136,7 @@ fn a_count_that_differs_much() {
 #[test]
 fn a_link_that_goes_down_and_up() {
     let _alone = alone();
-    let job = job(&releases()[0])
-        .netns(true)
-        .pause(Duration::from_millis(5))
-        .start()
-        .unwrap();
+    let job = job(&releases()[0]).netns(true).pause(Duration::from_millis(5)).start().unwrap();
     job.wait_iteration(5, LONG).unwrap();
     job.inject(Fault::LinkDown { rank: 2 }).unwrap();
     let stuck = job.wait_hang(QUIET, LONG).unwrap();

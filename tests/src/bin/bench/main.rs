@@ -33,7 +33,8 @@ fn main() -> Result<()> {
 fn machine() -> String {
     let read = |path| std::fs::read_to_string(path).unwrap_or_default();
     let cpu = read("/proc/cpuinfo");
-    let model = cpu.lines().find_map(|l| l.strip_prefix("model name")).map_or("?", |l| l.trim_start_matches([':', '\t', ' ']));
+    let model =
+        cpu.lines().find_map(|l| l.strip_prefix("model name")).map_or("?", |l| l.trim_start_matches([':', '\t', ' ']));
     let cores = cpu.lines().filter(|l| l.starts_with("processor")).count();
     format!("Machine: {cores} cores of {model}, virtual; Linux {}.\n", read("/proc/sys/kernel/osrelease").trim())
 }

@@ -17,7 +17,9 @@ pub(crate) fn time(quick: bool) -> Result<String> {
         "## Time from fault to verdict\n\nSeconds, 4 ranks of real NCCL 2.27.5, {n} runs each, polled every 20 ms over \
          the agent's API; target: under 3.\n\n| fault | rule | min | median | max |\n| --- | --- | --- | --- | --- |\n"
     );
-    for (name, rule) in [("never enters", "MYC001"), ("killed", "MYC002"), ("stopped", "MYC003"), ("another count", "MYC004")] {
+    for (name, rule) in
+        [("never enters", "MYC001"), ("killed", "MYC002"), ("stopped", "MYC003"), ("another count", "MYC004")]
+    {
         let times = (0..n).map(|_| one(name, rule)).collect::<Result<Vec<f64>>>()?;
         out += &format!("| {name} | {rule} | {} |\n", Sample::new(times).row(2));
     }
