@@ -140,6 +140,27 @@ fn a_clean_end_leaves_no_probe_behind() {
 }
 
 #[test]
+fn a_library_that_nobody_maps_loses_its_probes_and_gets_them_back() {
+    let load = Load::build(Build::Debug);
+    let mut t = Traced::start(Options { keep_unused: Some(1_000_000_000), ..Options::default() });
+    for round in 1..=2 {
+        let mut d = load.start("ops=20 nranks=2");
+        let attached = |t: &Traced| {
+            let path = load.library();
+            let mine = |n: &&Notice| matches!(n, Notice::Attached(l) if path == Path::new(&l.path));
+            t.notices.iter().filter(mine).count()
+        };
+        t.until(5.0, "attached", |t| attached(t) == round && t.knows(d.pid()));
+        d.go();
+        d.ns_per_op();
+        t.until(5.0, "its end", |t| t.saw_end_of(d.pid()));
+        let probes = t.tracer.metrics().libraries;
+        t.until(5.0, "the probes are gone", |t| t.tracer.metrics().libraries < probes);
+    }
+    assert_eq!(t.ops(), 40);
+}
+
+#[test]
 fn two_hundred_processes_start_and_die_in_ten_seconds() {
     let load = Load::build(Build::Debug);
     let mut t = Traced::start(Options::default());

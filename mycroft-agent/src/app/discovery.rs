@@ -29,6 +29,9 @@ const SCAN_EVERY: Duration = Duration::from_secs(1);
 /// Findings that wait for the loop; when it is full the search waits, and nothing is lost.
 const QUEUE: usize = 256;
 
+/// Library files remembered at most.
+const LIBRARIES: usize = 64;
+
 /// Something found.
 #[derive(Debug)]
 pub(super) enum Found {
@@ -127,6 +130,10 @@ impl Search {
 
     fn describe(&mut self, p: NcclProcess) -> Found {
         let key = (p.library.dev, p.library.ino);
+        // Each holds its file open. To read one again takes a few ms, and layouts are cached.
+        if self.libraries.len() >= LIBRARIES {
+            self.libraries.clear();
+        }
         let library = self
             .libraries
             .entry(key)

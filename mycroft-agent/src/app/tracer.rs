@@ -42,6 +42,9 @@ const DRAIN_EVERY: Duration = Duration::from_millis(50);
 const JUDGE_EVERY: Duration = Duration::from_millis(250);
 /// Between two looks at the state of every traced process.
 const LOOK_EVERY: Nanos = SECOND;
+/// A library that no process maps keeps its probes for this long, so that the next process is traced from its first
+/// call. Not for ever: each container of one image is another file with probes on the same code, and they add up.
+const KEEP_UNUSED: Nanos = 60 * SECOND;
 /// Records taken at one go, so that a flood of events does not starve the rest of the loop.
 const BATCH: usize = 65_536;
 
@@ -54,6 +57,8 @@ pub struct Options {
     pub only: BTreeSet<u32>,
     /// Where layouts are cached; `None`: nowhere.
     pub cache: Option<PathBuf>,
+    /// How long a library that no process maps keeps its probes; `None`: a minute.
+    pub keep_unused: Option<Nanos>,
 }
 
 /// Something to tell.
@@ -73,6 +78,23 @@ pub enum Notice {
     Lost(u64),
 }
 
+/// A library file that was looked at.
+#[derive(Clone, Copy, Debug)]
+struct Attached {
+    /// `None`: it can't be traced.
+    index: Option<LibIndex>,
+    /// Last moment at which a process was known to map it.
+    used: Nanos,
+}
+
+/// A process under watch.
+#[derive(Clone, Copy, Debug, Default)]
+struct Watched {
+    library: Option<FileKey>,
+    /// Its library could not be attached.
+    blind: bool,
+}
+
 /// Everything that runs.
 #[derive(Debug)]
 pub struct Tracer {
@@ -83,13 +105,14 @@ pub struct Tracer {
     decoder: Decoder,
     only: BTreeSet<u32>,
     launches: bool,
+    keep_unused: Nanos,
     found: mpsc::Receiver<Found>,
     discovery: Discovery,
     exits: Exits,
     ended: mpsc::UnboundedReceiver<Ended>,
-    libraries: BTreeMap<FileKey, Option<LibIndex>>,
-    /// Processes under watch; `true` if their library could not be attached.
-    watched: BTreeMap<u32, bool>,
+    libraries: BTreeMap<FileKey, Attached>,
+    /// Processes under watch, and the library of each where it is known.
+    watched: BTreeMap<u32, Watched>,
     drain_tick: Interval,
     judge_tick: Interval,
     last_look: Nanos,
@@ -121,6 +144,7 @@ impl Tracer {
             decoder: Decoder { host: HostId(0) },
             only: options.only,
             launches: settings.launches,
+            keep_unused: options.keep_unused.unwrap_or(KEEP_UNUSED),
             found,
             discovery,
             exits,
@@ -156,12 +180,12 @@ impl Tracer {
     /// Living processes that map NCCL and can't be traced.
     #[must_use]
     pub fn blind(&self) -> usize {
-        self.watched.values().filter(|blind| **blind).count()
+        self.watched.values().filter(|w| w.blind).count()
     }
 
     #[must_use]
     pub fn metrics(&self) -> Snapshot {
-        let libraries = self.libraries.values().flatten().count() as u64;
+        let libraries = self.libraries.values().filter(|l| l.index.is_some()).count() as u64;
         let counts = Counts { libraries, blind: self.blind() as u64, ..self.counts };
         snapshot::metrics(&self.prober, &self.state, &self.engine, &self.tally, counts)
     }
@@ -223,7 +247,7 @@ impl Tracer {
 
     /// A process that called NCCL before the search came upon it.
     fn welcome(&mut self, pid: u32, notices: &mut Vec<Notice>) {
-        self.watched.insert(pid, false);
+        self.watched.insert(pid, Watched::default());
         let process = look::process(ProcId { host: HostId(0), pid });
         self.process_seen(process, notices);
         self.discovery.poke();
@@ -258,7 +282,26 @@ impl Tracer {
     fn judge(&mut self, notices: &mut Vec<Notice>) {
         self.state.apply(&Event { ts: clock::now(), body: Body::Tick });
         self.look();
+        self.let_go_of_unused();
         notices.extend(self.engine.evaluate(&self.state).into_iter().map(|c| Notice::Verdict(Box::new(c))));
+    }
+
+    /// Takes the probes off libraries that nobody has mapped for a while.
+    fn let_go_of_unused(&mut self) {
+        let now = self.state.now;
+        for key in self.watched.values().filter_map(|w| w.library) {
+            if let Some(l) = self.libraries.get_mut(&key) {
+                l.used = now;
+            }
+        }
+        let (prober, keep) = (&mut self.prober, self.keep_unused);
+        self.libraries.retain(|_, l| {
+            let stays = now.saturating_sub(l.used) < keep;
+            if let Some(index) = l.index.filter(|_| !stays) {
+                prober.detach(index);
+            }
+            stays
+        });
     }
 
     /// Looks at suspects at every judgement and at everybody once a second: a stopped process is a finding
@@ -305,14 +348,18 @@ impl Tracer {
                 if !self.only.is_empty() && !self.only.contains(&pid) {
                     return;
                 }
+                let mut key = None;
                 let lib = match library {
-                    Ok(library) => self.attach(&library, notices),
+                    Ok(library) => {
+                        key = Some(library.key);
+                        self.attach(&library, notices)
+                    }
                     Err((path, why)) => {
                         notices.push(Notice::Limited { path, why });
                         None
                     }
                 };
-                let known = self.watched.insert(pid, lib.is_none()).is_some();
+                let known = self.watched.insert(pid, Watched { library: key, blind: lib.is_none() }).is_some();
                 if let Some(lib) = lib
                     && let Err(e) = self.prober.adopt(pid, lib, true)
                 {
@@ -335,7 +382,7 @@ impl Tracer {
 
     fn attach(&mut self, library: &Arc<Library>, notices: &mut Vec<Notice>) -> Option<LibIndex> {
         if let Some(known) = self.libraries.get(&library.key) {
-            return *known;
+            return known.index;
         }
         let index = if library.plan.sees_operations() {
             match self.prober.attach(&library.file, &library.plan) {
@@ -355,7 +402,7 @@ impl Tracer {
         for why in &library.problems {
             notices.push(Notice::Limited { path: library.path.clone(), why: why.clone() });
         }
-        self.libraries.insert(library.key, index);
+        self.libraries.insert(library.key, Attached { index, used: clock::now() });
         index
     }
 

@@ -90,6 +90,7 @@ impl Trace {
             },
             only: self.pid.iter().copied().collect(),
             cache: Some(self.cache_dir.clone()),
+            keep_unused: None,
         }
     }
 }

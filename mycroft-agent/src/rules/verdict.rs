@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::model::{
     CommId, Member, State,
-    ids::{Nanos, ProcId, bus_id_text},
+    ids::{Nanos, bus_id_text},
 };
 
 /// How bad it is.
@@ -156,11 +156,5 @@ impl Verdict {
             seq: self.seq,
             culprits: self.culprits.iter().map(|c| (c.pid, c.rank)).collect(),
         }
-    }
-
-    /// Processes named as the cause.
-    #[must_use]
-    pub fn blames(&self, proc: ProcId) -> bool {
-        self.culprits.iter().any(|c| c.pid == proc.pid)
     }
 }
