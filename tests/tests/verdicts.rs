@@ -15,8 +15,9 @@ use mycroft_tests::traced::Traced;
 
 const RANKS: usize = 4;
 const START: Duration = Duration::from_secs(60);
-/// From the fault to its verdict.
-const TARGET: f64 = 3.0;
+/// From the fault to its verdict, s. The target is 3 s, which `cargo xtask bench` measures; a shared test machine may
+/// pause for longer than that.
+const LIMIT: f64 = 15.0;
 
 fn runs() -> usize {
     std::env::var("MYCROFT_RUNS").ok().and_then(|n| n.parse().ok()).unwrap_or(1)
@@ -89,7 +90,7 @@ fn named(fault: impl Fn(u64) -> Fault, rule: &str, rank: u32, check: impl Fn(&Ve
             assert_eq!(first.rule, rule, "NCCL {release}, run {run}: {}", first.headline);
             assert_eq!(first.culprits.iter().map(|c| c.rank).collect::<Vec<_>>(), [rank], "{}", first.headline);
             assert_eq!(first.culprits[0].pid, pids[rank as usize], "{}", first.headline);
-            assert!(took < TARGET, "NCCL {release}, run {run}: named after {took:.1} s");
+            assert!(took < LIMIT, "NCCL {release}, run {run}: named after {took:.1} s");
             check(&first);
             // What follows from the fault is not blamed on others.
             t.run(1.0);
