@@ -2,6 +2,7 @@
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "talking to a person is what this program is for")]
 
+mod bench;
 mod cache;
 mod demo;
 mod exec;
@@ -36,6 +37,8 @@ enum Task {
     Tidy,
     /// Hangs a small job on this machine and shows what Mycroft says about it
     Demo(demo::Args),
+    /// Measures what Mycroft costs and how soon it speaks, for docs/performance.md
+    Bench(bench::Args),
 }
 
 fn main() -> ExitCode {
@@ -56,5 +59,6 @@ fn run(task: &Task) -> Result<bool> {
         Task::Test(args) => test::run(args),
         Task::Tidy => tidy::run(),
         Task::Demo(args) => demo::run(args),
+        Task::Bench(args) => bench::run(args),
     }
 }
