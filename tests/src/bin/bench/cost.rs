@@ -1,7 +1,9 @@
 //! What one traced operation costs the process that calls it: the load library at full speed, with the agent minus
 //! without. The agent drains on another core, as in life.
 
-use anyhow::{Result, ensure};
+use std::fs;
+
+use anyhow::{Context as _, Result, ensure};
 use mycroft_tests::load::{Build, Load};
 
 use crate::{
@@ -30,6 +32,7 @@ const KINDS: &[Kind] = &[
 struct Samples {
     without_ns: Vec<f64>,
     cost_us: Vec<f64>,
+    cpu_us: Vec<f64>,
     lost_percent: Vec<f64>,
 }
 
@@ -45,10 +48,23 @@ pub(crate) fn measure(scale: Scale) -> Result<String> {
         let samples = sample(&load, &cache, kind, ops, repetitions)?;
         let cost = Spread::of(samples.cost_us.iter().copied());
         text += &row(&format!("{}: cost of an operation", kind.name), &cost, 2, "µs");
+        let cpu = Spread::of(samples.cpu_us.iter().copied());
+        text += &row(&format!("{}: of that, CPU time", kind.name), &cpu, 2, "µs");
         text += &row(&format!("{}: call untraced", kind.name), &Spread::of(samples.without_ns), 1, "ns");
         text += &row(&format!("{}: events lost", kind.name), &Spread::of(samples.lost_percent), 1, "%");
     }
     Ok(text)
+}
+
+/// CPU time of all threads of a process so far.
+fn cpu_ns(pid: u32) -> Result<f64> {
+    let mut sum = 0.0;
+    for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
+        // Finer than the ticks of `stat`.
+        let text = fs::read_to_string(thread?.path().join("schedstat"))?;
+        sum += text.split(' ').next().and_then(|ns| ns.parse::<f64>().ok()).context("/proc/PID/task/TID/schedstat")?;
+    }
+    Ok(sum)
 }
 
 fn sample(load: &Load, cache: &Cache, kind: &Kind, ops: u64, repetitions: usize) -> Result<Samples> {
@@ -67,12 +83,15 @@ fn sample(load: &Load, cache: &Cache, kind: &Kind, ops: u64, repetitions: usize)
         }
         let mut traced = load.start(&options);
         let agent = Agent::on(cache, kind.agent, &[traced.pid()])?;
+        let before_ns = cpu_ns(traced.pid())?;
         traced.go();
         let cost_us = (traced.ns_per_op() - without_ns) / 1000.0;
+        let cpu_us = ((cpu_ns(traced.pid())? - before_ns) / ops as f64 - without_ns) / 1000.0;
         let events = agent.events()?;
-        note(&format!("{}: {cost_us:.2} µs, {} events lost", kind.name, events.lost));
+        note(&format!("{}: {cost_us:.2} µs, {cpu_us:.2} µs of CPU, {} events lost", kind.name, events.lost));
         samples.without_ns.push(without_ns);
         samples.cost_us.push(cost_us);
+        samples.cpu_us.push(cpu_us);
         samples.lost_percent.push(events.lost as f64 * 100.0 / (events.lost + events.seen) as f64);
     }
     Ok(samples)

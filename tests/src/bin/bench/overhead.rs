@@ -34,7 +34,7 @@ struct Pair {
 }
 
 pub(crate) fn measure(scale: Scale) -> Result<String> {
-    let (pairs_wanted, window) = (scale.of(12, 2), Duration::from_secs(scale.of(4, 1)));
+    let (pairs_wanted, window) = (scale.of(8, 2), Duration::from_secs(scale.of(4, 1)));
     let job = Job::builder()
         .nccl(NCCL)
         .ranks(RANKS)

@@ -47,7 +47,7 @@ pub(crate) fn measure(scale: Scale) -> Result<String> {
     let cache = Cache::new()?;
     let mut s = Samples::default();
     let steady_seconds = scale.of(8, 2);
-    for _ in 0..scale.of(5, 1) {
+    for _ in 0..scale.of(3, 1) {
         steady(&mut s, &load, &cache, steady_seconds)?;
         reading(&mut s, &load)?;
         let (rate, events) = counted(&load, &cache, FAST_PER_SECOND * scale.of(5, 1), FAST_PER_SECOND)?;
@@ -72,10 +72,11 @@ fn traced(load: &Load, cache: &Cache, calls: u64, per_second: u64) -> Result<(Dr
 }
 
 fn steady(s: &mut Samples, load: &Load, cache: &Cache, seconds: u64) -> Result<()> {
-    let (mut driver, agent) = traced(load, cache, STEADY_PER_SECOND * seconds, STEADY_PER_SECOND)?;
+    let calls = STEADY_PER_SECOND * seconds;
+    let (mut driver, agent) = traced(load, cache, calls, STEADY_PER_SECOND)?;
     sleep(Duration::from_secs(1));
     let (begin, before) = (Instant::now(), agent.cpu_seconds()?);
-    sleep(Duration::from_secs(2));
+    sleep(Duration::from_secs(4));
     s.idle_cpu_percent.push((agent.cpu_seconds()? - before) * 100.0 / begin.elapsed().as_secs_f64());
     s.idle_mb.push(agent.memory_mb("VmRSS")?);
     let (begin, before) = (Instant::now(), agent.cpu_seconds()?);
@@ -84,6 +85,8 @@ fn steady(s: &mut Samples, load: &Load, cache: &Cache, seconds: u64) -> Result<(
     let cpu_percent = (agent.cpu_seconds()? - before) * 100.0 / begin.elapsed().as_secs_f64();
     s.steady_cpu_percent.push(cpu_percent);
     s.steady_mb.push(agent.memory_mb("VmRSS")?);
+    let events = agent.events()?;
+    ensure!(events == Events { seen: calls + CREATION, lost: 0 }, "{calls} calls, {events:?}");
     note(&format!("{STEADY_PER_SECOND} operations/s: {cpu_percent:.1} % of a core"));
     Ok(())
 }
