@@ -9,6 +9,7 @@ mod agent;
 mod cost;
 mod delay;
 mod http;
+mod library;
 mod machine;
 mod overhead;
 mod resources;

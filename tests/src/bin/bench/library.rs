@@ -1,0 +1,33 @@
+//! The load library as NCCL is compiled: functions begin with a `push`.
+//!
+//! The kernel emulates a probed `push`. Other first instructions it lets the process run alone, with a second trap
+//! after them. The tests' build of the library begins with a `cmp`, since the compiler moves the `push` behind the
+//! first branch.
+
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context as _, Result, ensure};
+use tempfile::TempDir;
+
+#[derive(Debug)]
+pub(crate) struct Pushing(TempDir);
+
+impl Pushing {
+    pub(crate) fn build() -> Result<Self> {
+        let dir = tempfile::tempdir()?;
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/loadlib.c");
+        let mut cc = Command::new("cc");
+        cc.args(["-O2", "-g", "-fPIC", "-shared", "-fvisibility=hidden", "-Wl,--build-id"]);
+        cc.args(["-fno-omit-frame-pointer", "-mno-omit-leaf-frame-pointer", "-fno-shrink-wrap"]);
+        cc.arg("-DLOAD_VERSION=\"2.27.5\"").arg(source).arg("-o").arg(dir.path().join("libnccl.so.2"));
+        ensure!(cc.status().context("cc")?.success(), "{cc:?} failed");
+        Ok(Self(dir))
+    }
+
+    pub(crate) fn path(&self) -> PathBuf {
+        self.0.path().join("libnccl.so.2")
+    }
+}
