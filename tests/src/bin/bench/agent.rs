@@ -125,6 +125,11 @@ impl Agent {
         }
     }
 
+    /// Libraries with probes.
+    pub(crate) fn libraries(&self) -> Result<u64> {
+        Ok(http::counter(&http::get(self.address, "/metrics")?.1, "mycroft_libraries", ""))
+    }
+
     fn events_now(&self) -> Result<Events> {
         let text = http::get(self.address, "/metrics")?.1;
         let lost = http::counter(&text, "mycroft_events_dropped_total", "stage=\"ring_full\"");

@@ -14,6 +14,7 @@ use mycroft_tests::{
 use crate::{
     Scale,
     agent::{Agent, Cache, Events},
+    library::Pushing,
     note,
     stats::{Spread, row},
 };
@@ -22,6 +23,8 @@ use crate::{
 const LARGEST: &str = "2.32.3";
 const STEADY_PER_SECOND: u64 = 10_000;
 const FAST_PER_SECOND: u64 = 50_000;
+/// The driver, and a library that is as fast to probe as NCCL.
+type Loads = (Load, Pushing);
 /// Events of a communicator's creation.
 const CREATION: u64 = 2;
 
@@ -43,13 +46,13 @@ struct Samples {
 }
 
 pub(crate) fn measure(scale: Scale) -> Result<String> {
-    let load = Load::build(Build::Debug);
+    let load = (Load::build(Build::Debug), Pushing::build()?);
     let cache = Cache::new()?;
     let mut s = Samples::default();
     let steady_seconds = scale.of(8, 2);
     for _ in 0..scale.of(3, 1) {
         steady(&mut s, &load, &cache, steady_seconds)?;
-        reading(&mut s, &load)?;
+        reading(&mut s, &load.0)?;
         let (rate, events) = counted(&load, &cache, FAST_PER_SECOND * scale.of(5, 1), FAST_PER_SECOND)?;
         s.fast_rate.push(rate);
         s.fast_lost.push(events.lost as f64);
@@ -64,14 +67,14 @@ pub(crate) fn measure(scale: Scale) -> Result<String> {
 }
 
 /// A driver of one communicator, and an agent that traces only it, so that counts are exact.
-fn traced(load: &Load, cache: &Cache, calls: u64, per_second: u64) -> Result<(Driver, Agent)> {
-    let driver = load.start(&format!("ops={calls} rate={per_second} nranks=2 init=1 stay=1"));
+fn traced(load: &Loads, cache: &Cache, calls: u64, per_second: u64) -> Result<(Driver, Agent)> {
+    let driver = load.0.start_on(&load.1.path(), &format!("ops={calls} rate={per_second} nranks=2 init=1 stay=1"));
     let pid = driver.pid();
     let agent = Agent::on(cache, &["--pid", &pid.to_string()], &[pid])?;
     Ok((driver, agent))
 }
 
-fn steady(s: &mut Samples, load: &Load, cache: &Cache, seconds: u64) -> Result<()> {
+fn steady(s: &mut Samples, load: &Loads, cache: &Cache, seconds: u64) -> Result<()> {
     let calls = STEADY_PER_SECOND * seconds;
     let (mut driver, agent) = traced(load, cache, calls, STEADY_PER_SECOND)?;
     sleep(Duration::from_secs(1));
@@ -98,7 +101,8 @@ fn reading(s: &mut Samples, load: &Load) -> Result<()> {
     let process = load.start_on(&library, "");
     let cache = Cache::new()?;
     let begin = Instant::now();
-    let agent = Agent::on(&cache, &["--pid", &process.pid().to_string()], &[process.pid()])?;
+    let mut agent = Agent::on(&cache, &["--pid", &process.pid().to_string()], &[process.pid()])?;
+    agent.wait("attached to the library", |a| Ok(a.libraries()? == 1))?;
     s.reading_seconds.push(begin.elapsed().as_secs_f64());
     s.after_reading_mb.push(agent.memory_mb("VmRSS")?);
     s.while_reading_mb.push(agent.memory_mb("VmHWM")?);
@@ -106,7 +110,7 @@ fn reading(s: &mut Samples, load: &Load) -> Result<()> {
 }
 
 /// Rate reached and what became of the events. `per_second` 0: as fast as it goes.
-fn counted(load: &Load, cache: &Cache, calls: u64, per_second: u64) -> Result<(f64, Events)> {
+fn counted(load: &Loads, cache: &Cache, calls: u64, per_second: u64) -> Result<(f64, Events)> {
     let (mut driver, agent) = traced(load, cache, calls, per_second)?;
     driver.go();
     let rate = 1e9 / driver.ns_per_op();
