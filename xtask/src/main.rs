@@ -37,7 +37,7 @@ enum Task {
     Tidy,
     /// Hangs a small job on this machine and shows what Mycroft says about it
     Demo(demo::Args),
-    /// What Mycroft costs, measured and written into docs/performance.md
+    /// Measures what Mycroft costs and how soon it speaks, for docs/performance.md
     Bench(bench::Args),
 }
 
