@@ -40,7 +40,7 @@ struct Samples {
 }
 
 pub(crate) fn measure(scale: Scale) -> Result<String> {
-    let (ops, repetitions) = (scale.of(200_000, 50_000), scale.of(8, 2));
+    let (ops, repetitions) = (scale.of(200_000, 50_000), scale.of(6, 2));
     let load = Load::build(Build::Debug);
     let pushing = Pushing::build()?;
     let cache = Cache::new()?;

@@ -50,7 +50,7 @@ pub(crate) fn measure(scale: Scale) -> Result<String> {
     for (name, fault) in FAULTS.iter().take(scale.of(FAULTS.len(), 3)) {
         // Calls that differ are told by the same rule at once.
         let differs = matches!(fault, Fault::DifferentCollective { .. } | Fault::DifferentCount { .. });
-        let runs = scale.of(if differs { 3 } else { 5 }, 1);
+        let runs = scale.of(if differs { 2 } else { 5 }, 1);
         let mut outcomes = Vec::new();
         for _ in 0..runs {
             let outcome = run(&cache, *fault)?;
