@@ -59,11 +59,6 @@ impl Agent {
     }
 
     #[must_use]
-    pub fn pid(&self) -> u32 {
-        self.child.id()
-    }
-
-    #[must_use]
     pub fn get(&self, path: &str, accept: &str) -> Option<(u16, String)> {
         get(self.port, path, accept)
     }
@@ -84,30 +79,12 @@ impl Agent {
         }
     }
 
-    /// Waits until the agent knows a process and its library's probes are in.
-    pub fn until_known(&self, pid: u32) {
-        self.until("/api/v1/state", |_, body| {
-            serde_json::from_str::<ApiState>(body)
-                .is_ok_and(|s| s.processes.iter().any(|p| p.pid == pid && !p.nccl.is_empty()))
-        });
-    }
-
     /// # Panics
     /// If it does not answer.
     #[must_use]
     pub fn state(&self) -> ApiState {
         let (_, body) = self.get("/api/v1/state", "*/*").expect("the agent answers");
         serde_json::from_str(&body).expect("its own schema")
-    }
-
-    /// The sum of a metric over its series whose labels contain `labels`.
-    #[must_use]
-    pub fn metric(&self, name: &str, labels: &str) -> f64 {
-        let (_, body) = self.get("/metrics", "text/plain").unwrap_or_default();
-        body.lines()
-            .filter(|l| l.strip_prefix(name).is_some_and(|r| r.starts_with(['{', ' '])) && l.contains(labels))
-            .filter_map(|l| l.rsplit(' ').next()?.parse::<f64>().ok())
-            .sum()
     }
 
     /// Kills it as the kernel would.
