@@ -8,9 +8,15 @@ use std::collections::BTreeMap;
 use mycroft_common::layout::{KernelLayout, SEQ_ARRAY, SEQ_COMM, SEQ_FUNCS_MAX, SEQ_NONE, SEQ_SHARED};
 use serde::{Deserialize, Serialize};
 
-use super::dwarf::{DwarfError, Field, Problem, StructSpec, Structs};
+use super::dwarf::{DwarfError, StructSpec};
 use super::elf::{NcclFile, Version};
 use super::image::ElfError;
+
+mod fields;
+pub mod proxy;
+
+use fields::Fields;
+pub use proxy::{ProxyLayout, SharedLayout};
 
 /// Why a file has no layout that could be used.
 #[derive(Debug, thiserror::Error)]
@@ -48,16 +54,20 @@ pub struct NcclLayout {
     #[serde(skip)]
     pub source: LayoutSource,
     pub comm: CommLayout,
-    /// `ncclSharedResources.collOpCount`.
-    pub shared_coll_op_count: Option<u32>,
+    pub shared: Option<SharedLayout>,
     /// `ncclCommInitRankAsyncJob.comm`.
     pub job_comm: Option<u32>,
     /// `ncclFunc_t`, without the prefix `ncclFunc`.
     pub functions: BTreeMap<i32, String>,
+    /// Where the proxy's state lies; `None` where some of it is not known, and then flows can't be followed.
+    pub proxy: Option<ProxyLayout>,
+    /// Why `proxy` is `None`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub proxy_problem: Option<String>,
 }
 
 /// `ncclComm`, named as in the source. `None`: this release has no such field.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CommLayout {
     pub size: u64,
     pub comm_hash: u32,
@@ -78,6 +88,20 @@ pub struct CommLayout {
     pub async_result: Option<u32>,
     pub abort_flag: Option<u32>,
     pub init_state: Option<u32>,
+    /// From 2.21, `NCCL_MAGIC` at the start and the end of each living communicator.
+    pub start_magic: Option<u32>,
+    pub end_magic: Option<u32>,
+    pub n_channels: Option<u32>,
+    /// Array of `ncclChannel`.
+    pub channels: Option<u32>,
+    /// Pointer to an array of `ncclPeerInfo`, by rank.
+    pub peer_info: Option<u32>,
+    /// Pointer to the network's table, whose first word points to its name.
+    pub net: Option<u32>,
+    /// Pointer to the name that the caller gave (2.23 and later).
+    pub name: Option<u32>,
+    /// Pointer to the next communicator of the same group in this process, in a ring.
+    pub intra_next: Option<u32>,
 }
 
 const SPECS: &[StructSpec<'static>] = &[
@@ -102,9 +126,17 @@ const SPECS: &[StructSpec<'static>] = &[
             "asyncResult",
             "abortFlag",
             "initState",
+            "startMagic",
+            "endMagic",
+            "nChannels",
+            "channels",
+            "peerInfo",
+            "ncclNet",
+            "config.commName",
+            "commName",
+            "intraNext",
         ],
     },
-    StructSpec { name: "ncclSharedResources", unit: None, fields: &["collOpCount"] },
     StructSpec { name: "ncclCommInitRankAsyncJob", unit: None, fields: &["comm"] },
     StructSpec {
         name: "ncclInfo",
@@ -143,17 +175,27 @@ impl NcclLayout {
     /// programs in the kernel rely on does not hold; the error names the field.
     pub fn from_dwarf(nccl: &NcclFile<'_>) -> Result<Self, LayoutError> {
         let dwarf = nccl.dwarf()?;
-        let found = Fields(dwarf.structs(SPECS)?);
+        let version = nccl.version()?;
+        let specs: Vec<_> = SPECS.iter().copied().chain(proxy::specs(version)).collect();
+        let found = Fields(dwarf.structs(&specs)?);
         found.check_info()?;
         let functions = dwarf.enumerators("ncclFunc_t")?.unwrap_or_default();
+        let patterns = dwarf.enumerators("ncclPattern_t")?.unwrap_or_default();
+        let patterns = patterns.into_iter().filter_map(|e| enumerator(e, "ncclPattern")).collect();
+        let (proxy, proxy_problem) = match ProxyLayout::read(&found, version, patterns) {
+            Ok(proxy) => (Some(proxy), None),
+            Err(e) => (None, Some(e.to_string())),
+        };
         let layout = Self {
             build_id: nccl.build_id().map(str::to_owned),
-            version: nccl.version()?,
+            version,
             source: LayoutSource::Dwarf,
             comm: found.comm()?,
-            shared_coll_op_count: found.optional("ncclSharedResources", "collOpCount", 8)?,
+            shared: SharedLayout::read(&found, SharedLayout::SPEC.name).ok(),
             job_comm: found.optional("ncclCommInitRankAsyncJob", "comm", 8)?,
-            functions: functions.into_iter().filter_map(function).collect(),
+            functions: functions.into_iter().filter_map(|e| enumerator(e, "ncclFunc")).collect(),
+            proxy,
+            proxy_problem,
         };
         layout.check()?;
         Ok(layout)
@@ -207,8 +249,8 @@ impl NcclLayout {
             None => comm.seq_number.is_none(),
         };
         if before(COMM_COUNT_SINCE) {
-            if let (Some(pointer), Some(count)) = (comm.shared_res, self.shared_coll_op_count) {
-                return (SEQ_SHARED, pointer, count);
+            if let (Some(pointer), Some(shared)) = (comm.shared_res, &self.shared) {
+                return (SEQ_SHARED, pointer, shared.coll_op_count);
             }
         } else if before(SEQ_NUMBER_SINCE) {
             if let Some(count) = comm.coll_op_count {
@@ -223,88 +265,10 @@ impl NcclLayout {
     }
 }
 
-/// An enumerator without its prefix; the last one only counts the others.
-fn function((name, value): (String, i64)) -> Option<(i32, String)> {
-    let name = name.strip_prefix("ncclFunc")?;
+/// An enumerator without its prefix; those without it only count the others.
+fn enumerator((name, value): (String, i64), prefix: &str) -> Option<(i32, String)> {
+    let name = name.strip_prefix(prefix)?;
     Some((i32::try_from(value).ok()?, name.to_owned()))
-}
-
-/// Fields that DWARF told, with their sizes checked.
-struct Fields(Structs);
-
-impl Fields {
-    fn comm(&self) -> Result<CommLayout, LayoutError> {
-        const COMM: &str = "ncclComm";
-        let required = |name, size| self.required(COMM, name, size);
-        let optional = |name, size| self.optional(COMM, name, size);
-        Ok(CommLayout {
-            comm_hash: required("commHash", 8)?,
-            rank: required("rank", 4)?,
-            n_ranks: required("nRanks", 4)?,
-            cuda_dev: required("cudaDev", 4)?,
-            nvml_dev: required("nvmlDev", 4)?,
-            bus_id: required("busId", 8)?,
-            node: optional("node", 4)?,
-            n_nodes: optional("nNodes", 4)?,
-            local_rank: optional("localRank", 4)?,
-            op_count: optional("opCount", 8)?,
-            coll_op_count: optional("collOpCount", 8)?,
-            seq_number: self.seq_number()?,
-            shared_res: optional("sharedRes", 8)?,
-            proxy_state: optional("proxyState", 8)?,
-            async_result: optional("asyncResult", 4)?,
-            abort_flag: optional("abortFlag", 8)?,
-            init_state: optional("initState", 4)?,
-            size: self.0.get(COMM).map_or(0, |s| s.size),
-        })
-    }
-
-    fn seq_number(&self) -> Result<Option<(u32, u32)>, LayoutError> {
-        const NAME: &str = "ncclComm.seqNumber";
-        let Some(field) = self.0.field("ncclComm", "seqNumber") else {
-            return Ok(None);
-        };
-        let count = field.count.unwrap_or(0);
-        if count.checked_mul(8) != Some(field.size) || count == 0 {
-            return Err(LayoutError::Missing(format!("{NAME}, {} bytes in {count} entries", field.size)));
-        }
-        let small = |n| u32::try_from(n).map_err(|_| LayoutError::Missing(format!("{NAME} at {n}")));
-        Ok(Some((small(field.offset)?, small(count)?)))
-    }
-
-    fn check_info(&self) -> Result<(), LayoutError> {
-        for (name, expected, size) in INFO {
-            let found = self.required("ncclInfo", name, size)?;
-            if u64::from(found) != expected {
-                return Err(LayoutError::Offset {
-                    field: format!("ncclInfo.{name}"),
-                    expected: expected.cast_signed(),
-                    found: found.into(),
-                });
-            }
-        }
-        Ok(())
-    }
-
-    fn required(&self, name: &str, path: &str, size: u64) -> Result<u32, LayoutError> {
-        self.optional(name, path, size)?.ok_or_else(|| {
-            let problem = |p: &&Problem| p.name == name && p.field.as_deref().is_none_or(|f| f == path);
-            let reason = self.0.problems.iter().find(problem);
-            LayoutError::Missing(reason.map_or_else(|| format!("{name}.{path}"), ToString::to_string))
-        })
-    }
-
-    fn optional(&self, name: &str, path: &str, size: u64) -> Result<Option<u32>, LayoutError> {
-        let Some(Field { offset, size: found, .. }) = self.0.field(name, path) else {
-            return Ok(None);
-        };
-        if found != size {
-            return Err(LayoutError::Size { field: format!("{name}.{path}"), expected: size, found });
-        }
-        let offset =
-            u32::try_from(offset).map_err(|_| LayoutError::Missing(format!("{name}.{path} at 0x{offset:x}")))?;
-        Ok(Some(offset))
-    }
 }
 
 #[cfg(test)]

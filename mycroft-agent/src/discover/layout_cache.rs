@@ -13,9 +13,9 @@ use super::elf::NcclFile;
 use super::layout::{LayoutError, LayoutSource, NcclLayout};
 
 /// Raised when [`NcclLayout`] changes its meaning or what is read into it.
-const SCHEMA: u32 = 1;
+const SCHEMA: u32 = 2;
 
-/// A layout has 1 KB; a longer file is not ours.
+/// A layout has 4 KB; a longer file is not ours.
 const FILE_LIMIT: u64 = 64 << 10;
 
 /// More libraries than this on one host are not held in memory at once.
@@ -166,8 +166,8 @@ mod tests {
         let rank = format!("\"rank\": {}", fresh.comm.rank);
         for bad in [
             String::new(),
-            "{\"schema\": 1}".to_owned(),
-            good.replace("\"schema\": 1", "\"schema\": 0"),
+            "{\"schema\": 2}".to_owned(),
+            good.replace("\"schema\": 2", "\"schema\": 0"),
             good.replace(id, "00"),
             good.replace(&rank, "\"rank\": 12"),
             good.get(..good.len() / 2).unwrap().to_owned(),

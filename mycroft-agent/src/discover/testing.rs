@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The releases whose libraries `cargo xtask setup` fetches.
-pub(super) const VERSIONS: [&str; 4] = ["2.21.5", "2.27.5", "2.29.7", "2.32.3"];
+pub(super) const VERSIONS: [&str; 5] = ["2.18.3", "2.21.5", "2.27.5", "2.29.7", "2.32.3"];
 
 /// Path of NVIDIA's library of that release.
 pub(super) fn nccl_path(version: &str) -> PathBuf {

@@ -27,6 +27,10 @@ impl Choice {
         Self { releases: vec![release.to_owned()], all_nccl: false }
     }
 
+    pub(crate) fn all() -> Self {
+        Self { releases: Vec::new(), all_nccl: true }
+    }
+
     pub(crate) fn wheels(&self) -> Result<Vec<Wheel>> {
         self.among(parse(include_str!("../../wheels.txt"))?)
     }
@@ -91,7 +95,7 @@ mod tests {
 
     #[test]
     fn all_and_some_can_be_asked_for() {
-        assert_eq!(releases(&Choice { all_nccl: true, releases: vec![] }).len(), 4);
+        assert_eq!(releases(&Choice::all()).len(), 5);
         assert_eq!(releases(&Choice::only("2.32.3")), ["2.32.3"]);
     }
 

@@ -40,12 +40,16 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Result<bool> {
     let (cache, rustc, wheels) = (Cache::open()?, Rustc::in_use()?, args.nccl.wheels()?);
+    // The unit tests read the layout of every release, whichever ones the jobs then run.
+    let libraries = Choice::all().wheels()?;
     let all = Suite { args, env: environment(&cache, &wheels)?, counts: Cell::default() };
 
     let mut steps = setup::build_steps(&cache, &rustc);
-    if !args.unit {
+    if args.unit {
+        steps.extend(setup::nccl_steps(&cache, &libraries));
+    } else {
         steps.insert(1, Step::gate("kernel", || preflight::kernel(", or with --unit for the tests that do not")));
-        steps.extend(setup::test_steps(&cache, &wheels));
+        steps.extend(setup::test_steps(&cache, &libraries));
     }
     if args.filter.is_none() {
         steps.extend(all.lints());

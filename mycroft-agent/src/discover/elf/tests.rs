@@ -20,6 +20,7 @@ const PROBED: [&str; 8] = [
 #[test]
 fn nvidias_libraries_are_understood() {
     let ids = [
+        "55c87fca1d9f74d7e92f74e81eb04555219c8e3c",
         "2e87d0e7f2a98a3fc40945c13c095f8b7e5ef72b",
         "3c098e0640c8b4936323d594852079dac2cde793",
         "51943fef80521fbce0dafcd0e685cabf68fbd538",

@@ -1,4 +1,6 @@
+use super::fields::Fields;
 use super::*;
+use crate::discover::dwarf::{Field, Structs};
 use crate::discover::testing::{VERSIONS, nccl_library};
 
 fn layout_of(version: &str) -> NcclLayout {
@@ -10,8 +12,9 @@ fn layout_of(version: &str) -> NcclLayout {
 /// The expected values were read from the same files by another program.
 #[test]
 fn offsets_are_those_of_the_wheels() {
-    let common = |rank, at: [u32; 7]| {
+    let common = |rank, at: [u32; 7], more: [u32; 6]| {
         let [bus_id, node, op_count, proxy_state, async_result, abort_flag, init_state] = at;
+        let [n_channels, peer_info, net, name, end_magic, intra_next] = more;
         CommLayout {
             size: 0,
             comm_hash: rank - 8,
@@ -31,37 +34,69 @@ fn offsets_are_those_of_the_wheels() {
             async_result: Some(async_result),
             abort_flag: Some(abort_flag),
             init_state: Some(init_state),
+            start_magic: Some(0),
+            end_magic: Some(end_magic),
+            n_channels: Some(n_channels),
+            channels: Some(160),
+            peer_info: Some(peer_info),
+            net: Some(net),
+            name: Some(name),
+            intra_next: Some(intra_next),
         }
     };
     let expected = [
         CommLayout {
+            size: 11176,
+            coll_op_count: None,
+            shared_res: Some(120),
+            start_magic: None,
+            end_magic: None,
+            channels: Some(144),
+            name: None,
+            ..common(9176, [9208, 9348, 9408, 10768, 10520, 10528, 11160], [9416, 9104, 9120, 0, 0, 10616])
+        },
+        CommLayout {
             size: 16288,
             coll_op_count: None,
             shared_res: Some(128),
-            ..common(13536, [13568, 13708, 13792, 15216, 14972, 14976, 15704])
+            channels: Some(152),
+            name: None,
+            ..common(13536, [13568, 13708, 13792, 15216, 14972, 14976, 15704], [13800, 13464, 13480, 0, 16280, 15064])
         },
         CommLayout {
             size: 1_080_320,
             seq_number: Some((1_074_512, 5)),
-            ..common(1_066_168, [1_066_200, 1_066_348, 1_066_432, 1_068_144, 1_067_844, 1_067_848, 1_074_456])
+            ..common(
+                1_066_168,
+                [1_066_200, 1_066_348, 1_066_432, 1_068_144, 1_067_844, 1_067_848, 1_074_456],
+                [1_066_448, 26272, 26320, 1_074_432, 1_080_312, 1_067_992],
+            )
         },
         CommLayout {
             size: 1_199_592,
             seq_number: Some((1_191_544, 5)),
-            ..common(1_181_400, [1_181_432, 1_181_580, 1_181_688, 1_184_520, 1_184_252, 1_184_256, 1_191_488])
+            ..common(
+                1_181_400,
+                [1_181_432, 1_181_580, 1_181_688, 1_184_520, 1_184_252, 1_184_256, 1_191_488],
+                [1_181_704, 26784, 26832, 1_191_448, 1_199_584, 1_184_368],
+            )
         },
         CommLayout {
             size: 1_196_536,
             seq_number: Some((1_193_800, 5)),
-            ..common(1_181_416, [1_181_448, 1_181_608, 1_181_720, 1_185_416, 1_185_144, 1_185_152, 1_193_744])
+            ..common(
+                1_181_416,
+                [1_181_448, 1_181_608, 1_181_720, 1_185_416, 1_185_144, 1_185_152, 1_193_744],
+                [1_181_736, 26784, 26848, 1_193_672, 1_196_528, 1_185_264],
+            )
         },
     ];
     for (version, comm) in VERSIONS.into_iter().zip(expected) {
         let layout = layout_of(version);
         assert_eq!(layout.version.unwrap().to_string(), version);
         assert_eq!(layout.comm, comm, "{version}");
-        let old = version == "2.21.5";
-        assert_eq!(layout.shared_coll_op_count, Some(if old { 784 } else { 1552 }));
+        let old = version == "2.21.5" || version == "2.18.3";
+        assert_eq!(layout.shared.map(|s| s.coll_op_count), Some(if old { 784 } else { 1552 }));
         assert_eq!(layout.job_comm, Some(if old { 80 } else { 104 }));
     }
 }
@@ -144,4 +179,45 @@ fn another_nccl_info_is_refused() {
     assert_eq!(error, "ncclInfo.count has 4 bytes, expected 8");
     let error = info(&INFO[1..]).check_info().unwrap_err().to_string();
     assert_eq!(error, "no layout for ncclInfo.coll");
+}
+
+/// Likewise.
+#[test]
+fn the_proxy_is_where_it_is_in_the_wheels() {
+    // progressState.active, args: size, state, next; sub: size, base, done; connection: resources;
+    // send: recvMem, step; recv: sendMem, step; slots
+    let expected = [
+        ("2.18.3", [216 + 1072, 7088, 6952, 7064, 216, 32, 72, 56, 21056, 21192, 21056, 21216, 128, 4, 4]),
+        ("2.21.5", [320 + 1072, 11240, 11088, 11200, 344, 88, 128, 56, 21056, 21192, 21056, 21216, 136, 24, 8]),
+        ("2.27.5", [328 + 1072, 33008, 32856, 32968, 512, 120, 160, 56, 1416, 1552, 1408, 1576, 136, 24, 8]),
+        ("2.29.7", [360 + 1072, 33016, 32856, 32976, 512, 120, 160, 56, 1416, 1552, 1408, 1576, 136, 24, 8]),
+        ("2.32.3", [352 + 1080, 33016, 32856, 32976, 512, 120, 160, 64, 1416, 1560, 1408, 1584, 144, 32, 8]),
+    ];
+    for (version, expected) in expected {
+        let layout = layout_of(version);
+        assert_eq!(layout.proxy_problem, None, "{version}");
+        let p = layout.proxy.unwrap();
+        let found = [
+            p.state.active,
+            p.args.size,
+            p.args.state,
+            p.args.next,
+            p.sub.size,
+            p.sub.base,
+            p.sub.done,
+            p.connection.resources,
+            p.send.recv_mem,
+            p.send.step,
+            p.recv.send_mem,
+            p.recv.step,
+            p.mem.slot,
+            p.mem.slot_stride,
+            p.mem.slot_width,
+        ];
+        assert_eq!(found, expected, "{version}");
+        assert_eq!(p.max_subs, if version == "2.18.3" || version == "2.21.5" { 32 } else { 64 }, "{version}");
+        let send = if version == "2.18.3" || version == "2.21.5" { 11 } else { 13 };
+        assert_eq!(p.patterns[&send], "Send", "{version}");
+        assert_eq!(p.patterns[&0], "Ring", "{version}");
+    }
 }
