@@ -111,7 +111,6 @@ layout! {
         op_count: "opCount" 8,
         slice_steps: "sliceSteps" 4,
         chunk_steps: "chunkSteps" 4,
-        chunk_size: "chunkSize" 4,
         dtype: "dtype" 1,
         red_op: "redOp" 1,
         pattern: "pattern" 1,
@@ -140,9 +139,6 @@ layout! {
         flushed: "flushed" 8,
         transmitted: "transmitted" 8,
         done: "done" 8,
-    } optional {
-        chunk_size: "chunkSize" 8,
-        trans_size: "transSize" 8,
     }
 }
 
