@@ -5,7 +5,7 @@ use mycroft_common::nccl::Func;
 use super::{Engine, Subject, Verdict};
 use crate::model::{
     Activity, Body, CommRef, Event, Exit, HostId, Op, ProcId, Process, Signature, State,
-    event::Ident,
+    event::{CommFound, FlowReport, Ident},
     ids::{MILLISECOND, Nanos},
 };
 
@@ -214,7 +214,7 @@ fn event(r: &mut Random) -> Event {
     let comm = CommRef { proc, tid: r.odd() as u32, ptr: r.odd(), ident };
     let signature =
         Signature { func: Func::from_code(r.odd() as i32), count: r.next(), datatype: 7, redop: 0, root: 0 };
-    let body = match r.next() % 12 {
+    let body = match r.next() % 14 {
         0 => Body::ProcessGone { proc, exit: Exit::Unknown },
         1 => Body::GroupEnd { proc, tid: comm.tid },
         2 => Body::InitBegin(comm),
@@ -222,6 +222,21 @@ fn event(r: &mut Random) -> Event {
         4 => Body::Destroy(comm),
         5 => Body::Abort(comm),
         6 => Body::Tick,
+        8 => Body::CommFound(Box::new(CommFound {
+            comm,
+            collectives: Some(r.odd()),
+            by_function: Vec::new(),
+            name: None,
+        })),
+        9 => Body::Flows(Box::new(FlowReport {
+            proc,
+            ptr: comm.ptr,
+            at: r.odd(),
+            flows: Vec::new(),
+            untaken: r.next().is_multiple_of(2),
+            net: None,
+            progress: None,
+        })),
         7 => Body::Loss { host: HostId(0), lost: r.next() >> 8 },
         _ => Body::Op(Op {
             comm,

@@ -5,4 +5,9 @@
 //! Whatever is read may change while it is read and may be a lie: every walk is bounded, every value is checked for
 //! being possible, and what changed under a read is read again or counted, never reported.
 
+mod links;
 pub mod memory;
+mod raw;
+pub mod sampler;
+pub mod thread;
+mod walk;
