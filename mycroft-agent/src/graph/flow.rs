@@ -50,11 +50,9 @@ pub type Findings = BTreeMap<u32, BTreeMap<Stuck, Vec<u32>>>;
 #[must_use]
 pub fn stuck(comm: &Comm, now: Nanos, patience: Nanos) -> Findings {
     let ranks: BTreeMap<u32, Ends<'_>> = comm.active().filter_map(|m| Some((m.rank, Ends::of(m)?))).collect();
-    let moving = |e: &Ends<'_>| e.flows.standing(now, patience) == Standing::Moving;
-    if ranks.values().any(moving) {
-        return Findings::new();
-    }
     let mut findings = Findings::new();
+    let moving = |e: &Ends<'_>| e.flows.standing(now, patience) == Standing::Moving;
+    let some_move = ranks.values().any(moving);
     for (rank, ends) in &ranks {
         let mut note = |who: u32, what: Stuck, channel: u32| {
             let channels = findings.entry(who).or_default().entry(what).or_default();
@@ -64,6 +62,9 @@ pub fn stuck(comm: &Comm, now: Nanos, patience: Nanos) -> Findings {
         };
         if ends.flows.standing(now, patience) == Standing::ProxyNotRunning {
             note(*rank, Stuck::Proxy, 0);
+            continue;
+        }
+        if some_move {
             continue;
         }
         for channel in ends.channels() {

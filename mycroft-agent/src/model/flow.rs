@@ -8,7 +8,7 @@ use super::{
 };
 
 /// A progress thread that is ready to run and gets less than one part in this many of its time is starved.
-const STARVED: u64 = 10;
+const STARVED: u64 = 20;
 /// Shorter spans say nothing about a thread's share of a CPU.
 const SPAN: Nanos = 200 * MILLISECOND;
 
@@ -204,7 +204,7 @@ impl Flows {
         let span = self.at.saturating_sub(at);
         let ran = now.ran.saturating_sub(before.ran);
         // The kernel adds a wait to the sum when it ends.
-        let waited = now.waited.saturating_sub(before.waited) > span / 2 || now.slices == before.slices;
+        let waited = now.waited.saturating_sub(before.waited) > span / 4 * 3 || now.slices == before.slices;
         span >= SPAN && now.state == 'R' && ran < span / STARVED && waited
     }
 
@@ -231,11 +231,12 @@ impl Flows {
         if phases.is_empty() && self.untaken_since.is_none() {
             return Standing::Idle;
         }
-        if now.saturating_sub(self.moved) < patience {
-            return Standing::Moving;
-        }
+        // It moves now and then, as even an idle priority gets a CPU for a moment.
         if self.proxy_starved() && self.proxy_owes() {
             return Standing::ProxyNotRunning;
+        }
+        if now.saturating_sub(self.moved) < patience {
+            return Standing::Moving;
         }
         let any = |phase| phases.contains(&phase);
         if any(Phase::NotConsumed) {

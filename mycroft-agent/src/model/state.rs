@@ -80,7 +80,7 @@ impl State {
             Body::Destroy(comm) => self.end(comm, End::Destroyed(event.ts), event.ts),
             Body::Abort(comm) => self.end(comm, End::Aborted(event.ts), event.ts),
             Body::Loss { lost, .. } => {
-                self.loss.events += lost;
+                self.loss.events = self.loss.events.saturating_add(*lost);
                 self.loss.last = event.ts;
             }
             Body::Launches { proc, ptr, launches } => {
