@@ -204,7 +204,7 @@ impl Tracer {
     pub fn metrics(&self) -> Snapshot {
         let libraries = self.libraries.values().filter(|l| l.index.is_some()).count() as u64;
         let counts = Counts { libraries, blind: self.blind() as u64, ..self.counts };
-        snapshot::metrics(&self.prober, &self.state, &self.engine, &self.tally, counts)
+        snapshot::metrics(&self.prober, &self.state, &self.engine, &self.tally, counts, self.sampler())
     }
 
     /// Waits for the next input and handles it.

@@ -51,6 +51,9 @@ pub type Findings = BTreeMap<u32, BTreeMap<Stuck, Vec<u32>>>;
 pub fn stuck(comm: &Comm, now: Nanos, patience: Nanos) -> Findings {
     let ranks: BTreeMap<u32, Ends<'_>> = comm.active().filter_map(|m| Some((m.rank, Ends::of(m)?))).collect();
     let mut findings = Findings::new();
+    if ranks.is_empty() {
+        return findings;
+    }
     let moving = |e: &Ends<'_>| e.flows.standing(now, patience) == Standing::Moving;
     let some_move = ranks.values().any(moving);
     for (rank, ends) in &ranks {
@@ -73,6 +76,10 @@ pub fn stuck(comm: &Comm, now: Nanos, patience: Nanos) -> Findings {
             }
         }
     }
+    // What a proxy that does not run leaves undone says nothing of its network.
+    for found in findings.values_mut().filter(|f| f.contains_key(&Stuck::Proxy)) {
+        found.retain(|what, _| *what == Stuck::Proxy || !what.is_cause());
+    }
     findings
 }
 
@@ -91,6 +98,11 @@ impl<'f> Ends<'f> {
     fn of(member: &'f Member) -> Option<Self> {
         let flows = member.flows.as_ref()?;
         flows.flows.iter().any(|t| t.flow.transport.has_flow_data()).then_some(Self { flows })
+    }
+
+    /// Whether an operation is in work on any connection.
+    fn busy(&self) -> bool {
+        self.flows.flows.iter().any(|t| t.flow.op.is_some()) || self.flows.untaken_since.is_some()
     }
 
     fn channels(&self) -> Vec<Channel<'f>> {
@@ -137,6 +149,11 @@ impl Channel<'_> {
     }
 }
 
+/// A counter of an operation in the connection's own count. `base` comes from foreign memory.
+fn absolute(op: &FlowOp, counter: u64) -> u64 {
+    op.base.saturating_add(counter)
+}
+
 /// Whether the GPU has filled all that it may.
 fn is_full(op: &FlowOp) -> bool {
     op.ready >= op.steps.min(op.done + SLOTS)
@@ -145,15 +162,20 @@ fn is_full(op: &FlowOp) -> bool {
 /// A receiver without data: its sender has none, has not begun, or sent it.
 fn waits_for_data(rank: u32, flow: &Flow, op: &FlowOp, ranks: &BTreeMap<u32, Ends<'_>>) -> Vec<(u32, Stuck)> {
     let Some(peer) = flow.peer else { return Vec::new() };
-    let Some(other) = ranks.get(&peer).and_then(|e| e.opposite(flow, rank)) else {
+    let Some((ends, other)) = ranks.get(&peer).and_then(|e| Some((e, e.opposite(flow, rank)?))) else {
         return vec![(rank, Stuck::WaitsUnseen(peer))];
     };
     let waits = (rank, Stuck::WaitsFor(peer));
     match &other.op {
+        // It is still in an earlier operation, which its other connections tell of.
+        None if has_not_begun(other, op) && ends.busy() => vec![waits],
         None if has_not_begun(other, op) => vec![waits, (peer, Stuck::Absent)],
         // Done with it, so all data has left.
         None => vec![waits, (peer, Stuck::PathTo(rank))],
-        Some(sent) if sent.transmitted > op.received => vec![waits, (peer, Stuck::PathTo(rank))],
+        // Both ends count a connection's steps alike, so the sum tells also when they are in different operations.
+        Some(sent) if absolute(sent, sent.transmitted) > absolute(op, op.received) => {
+            vec![waits, (peer, Stuck::PathTo(rank))]
+        }
         Some(_) => vec![waits],
     }
 }
@@ -167,13 +189,15 @@ fn waits_to_send(
     ranks: &BTreeMap<u32, Ends<'_>>,
 ) -> Vec<(u32, Stuck)> {
     let Some(peer) = flow.peer else { return Vec::new() };
-    let Some(other) = ranks.get(&peer).and_then(|e| e.opposite(flow, rank)) else {
+    let Some((ends, other)) = ranks.get(&peer).and_then(|e| Some((e, e.opposite(flow, rank)?))) else {
         return vec![(rank, Stuck::WaitsUnseen(peer))];
     };
     let waits = (rank, Stuck::WaitsFor(peer));
     match &other.op {
-        None if has_not_begun(other, op) => vec![waits, (peer, Stuck::Absent)],
-        Some(got) if got.posted > got.received && phase == Phase::NotSent => vec![(rank, Stuck::NotSentTo(peer))],
+        None if has_not_begun(other, op) && !ends.busy() => vec![waits, (peer, Stuck::Absent)],
+        Some(got) if absolute(got, got.posted) > absolute(op, op.transmitted) && phase == Phase::NotSent => {
+            vec![(rank, Stuck::NotSentTo(peer))]
+        }
         // What is under way and missed at the other end is told from there.
         _ => vec![waits],
     }
@@ -181,7 +205,7 @@ fn waits_to_send(
 
 /// Whether the other end of a connection was not given the operation yet: it was given fewer steps.
 fn has_not_begun(other: &Flow, op: &FlowOp) -> bool {
-    op.begun && other.steps.is_none_or(|steps| steps < op.base + op.steps)
+    op.begun && other.steps.is_none_or(|steps| steps < absolute(op, op.steps))
 }
 
 #[cfg(test)]

@@ -111,6 +111,22 @@ impl Standing {
             Self::ProxyNotRunning => "proxy thread does not run",
         }
     }
+
+    /// As a label of metrics.
+    #[must_use]
+    pub const fn metric(self) -> &'static str {
+        match self {
+            Self::NoData => "no_data",
+            Self::Idle => "idle",
+            Self::Moving => "moving",
+            Self::WaitsForData => "waits_for_data",
+            Self::GpuNotReady => "gpu_not_ready",
+            Self::NotDelivered => "not_delivered",
+            Self::NotSent => "not_sent",
+            Self::GpuNotConsuming => "gpu_not_consuming",
+            Self::ProxyNotRunning => "proxy_not_running",
+        }
+    }
 }
 
 /// A transfer and when it last moved.

@@ -2,7 +2,10 @@
 
 use mycroft_common::nccl;
 
-use super::verdict::{Evidence, Source};
+use super::{
+    View,
+    verdict::{Evidence, Source},
+};
 use crate::model::{
     Comm, Exit, Mark, Member, Process, Signature, State,
     ids::{Nanos, SECOND},
@@ -158,6 +161,20 @@ pub fn doing(state: &State, member: &Member) -> Option<Evidence> {
         source: Source::Proc,
         text: format!("pid {} (thread that called NCCL) is {text}", member.proc.pid),
     })
+}
+
+/// What the communicator is used to, and how long it may stand still.
+#[must_use]
+pub fn patience(view: &View<'_>, comm: &Comm) -> Evidence {
+    Evidence {
+        at: view.now(),
+        source: Source::Derived,
+        text: format!(
+            "usual: over the last collectives no rank was more than {:.3} s late; patience here is {}",
+            comm.rhythm.largest_skew() as f64 / SECOND as f64,
+            seconds(comm.rhythm.patience(view.patience))
+        ),
+    }
 }
 
 #[cfg(test)]
