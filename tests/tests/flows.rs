@@ -1,4 +1,8 @@
 //! Flows of real NCCL jobs: what stands still, and whose fault it is.
+//!
+//! `MYCROFT_RUNS` sets how often each is run (default 1), `BED_NCCL` the releases (default 2.27.5).
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{
     collections::BTreeSet,

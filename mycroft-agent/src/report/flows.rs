@@ -1,7 +1,5 @@
 //! The flows of a communicator on one screen: channels and peers with bars, and who waits for whom.
 
-use std::fmt::Write as _;
-
 use anstyle::{AnsiColor, Style};
 
 use crate::{
@@ -31,10 +29,8 @@ pub fn screen(state: &State, comm: &Comm, now: Nanos) -> String {
     let net = comm.active().find_map(|m| m.flows.as_ref()?.net.clone());
     let name = comm.members.values().find_map(|m| m.name.clone());
     let name = name.map(|n| format!(" \"{n}\"")).unwrap_or_default();
-    // Writing to a String does not fail.
-    let _ = writeln!(
-        out,
-        "{BOLD}communicator {}{name}{BOLD:#}, {} ranks ({} seen), network {}",
+    out += &format!(
+        "{BOLD}communicator {}{name}{BOLD:#}, {} ranks ({} seen), network {}\n",
         comm.id,
         comm.id.nranks,
         comm.active().count(),
@@ -58,9 +54,8 @@ fn rank(out: &mut String, state: &State, member: &Member, now: Nanos) {
         format!(", nothing has moved for {}", words::seconds(now.saturating_sub(f.moved)))
     });
     let colour = if still(standing) { RED } else { BOLD };
-    let _ = writeln!(
-        out,
-        "{BOLD}rank {}{BOLD:#} {host} pid {} GPU {} ({}), {last}: {colour}{}{colour:#}{since}",
+    *out += &format!(
+        "{BOLD}rank {}{BOLD:#} {host} pid {} GPU {} ({}), {last}: {colour}{}{colour:#}{since}\n",
         member.rank,
         member.proc.pid,
         member.cuda_dev,
@@ -91,14 +86,14 @@ fn flow_line(out: &mut String, tracked: &Tracked, now: Nanos) {
         None => flow.transport.name().to_owned(),
     };
     let kind = if flow.p2p { "p2p" } else { "ch" };
-    let _ = write!(out, "  {kind} {:>2} {arrow} {peer:<8} {via:<6} ", flow.channel);
+    *out += &format!("  {kind} {:>2} {arrow} {peer:<8} {via:<6} ", flow.channel);
     match (&flow.op, flow.transport.has_flow_data()) {
         (_, false) => {
-            let _ = writeln!(out, "{DIM}no flow data: its counters are not in host memory{DIM:#}");
+            *out += &format!("{DIM}no flow data: its counters are not in host memory{DIM:#}\n");
         }
         (None, true) => {
             let steps = flow.steps.map_or_else(String::new, |s| format!(", {s} steps so far"));
-            let _ = writeln!(out, "{DIM}nothing in work{steps}{DIM:#}");
+            *out += &format!("{DIM}nothing in work{steps}{DIM:#}\n");
         }
         (Some(op), true) => op_line(out, flow, op, now.saturating_sub(tracked.moved)),
     }
@@ -121,7 +116,7 @@ fn op_line(out: &mut String, flow: &Flow, op: &FlowOp, still: Nanos) {
         String::new()
     };
     let behind = if flow.behind > 0 { format!("  +{} behind", flow.behind) } else { String::new() };
-    let _ = writeln!(out, "{func} {protocol}  {} {counters} of {}{waiting}{behind}", bar(flow.way, op), op.steps);
+    *out += &format!("{func} {protocol}  {} {counters} of {}{waiting}{behind}\n", bar(flow.way, op), op.steps);
 }
 
 /// Done, under way, ready (or posted), and the rest.
@@ -144,26 +139,26 @@ fn bar(way: Way, op: &FlowOp) -> String {
 
 fn progress_line(out: &mut String, flows: &Flows) {
     if let Some(p) = flows.progress.filter(|_| flows.proxy_starved()) {
-        let _ = writeln!(out, "  {RED}progress thread {} gets no CPU (state {}){RED:#}", p.tid, p.state);
+        *out += &format!("  {RED}progress thread {} gets no CPU (state {}){RED:#}\n", p.tid, p.state);
     }
     if flows.untaken_since.is_some() {
-        let _ = writeln!(out, "  operations wait to be taken by the progress thread");
+        *out += "  operations wait to be taken by the progress thread\n";
     }
 }
 
 /// Causes first, then who waits for whom.
 fn waits(out: &mut String, comm: &Comm, findings: &Findings) {
-    let _ = writeln!(out, "{BOLD}who holds it up{BOLD:#}");
+    *out += &format!("{BOLD}who holds it up{BOLD:#}\n");
     let all = findings.iter().flat_map(|(rank, found)| found.iter().map(move |(what, ch)| (*rank, *what, ch)));
     let (causes, waits): (Vec<_>, Vec<_>) = all.partition(|(_, what, _)| what.is_cause());
     for (rank, what, channels) in &causes {
-        let _ = writeln!(out, "  {RED}rank {rank} {}{RED:#}{}", stuck_text(*what), on(channels));
+        *out += &format!("  {RED}rank {rank} {}{RED:#}{}\n", stuck_text(*what), on(channels));
     }
     if causes.is_empty() {
-        let _ = writeln!(out, "  no cause among the {} ranks seen here", comm.active().count());
+        *out += &format!("  no cause among the {} ranks seen here\n", comm.active().count());
     }
     for (rank, what, channels) in &waits {
-        let _ = writeln!(out, "  rank {rank} {}{}", stuck_text(*what), on(channels));
+        *out += &format!("  rank {rank} {}{}\n", stuck_text(*what), on(channels));
     }
 }
 

@@ -182,11 +182,14 @@ pub(super) fn net_ends(
         pieces.push(Piece { address: resources.wrapping_add(dev_at.into()), into: dev_field });
     }
     memory.read(&mut pieces)?;
-    let end = |((address, way, resources), (memory, dev)): ((u64, Way, u64), ([u8; 8], [u8; 4]))| {
+    let mut ends = BTreeMap::new();
+    for ((address, way, resources), (memory, dev)) in net.into_iter().zip(fields) {
         let memory = u64::from_ne_bytes(memory);
-        (memory != 0).then(|| (address, NetEnd { way, resources, memory, net_dev: i32::from_ne_bytes(dev) }))
-    };
-    Ok(net.into_iter().zip(fields).filter_map(end).collect())
+        if memory != 0 {
+            ends.insert(address, NetEnd { way, resources, memory, net_dev: i32::from_ne_bytes(dev) });
+        }
+    }
+    Ok(ends)
 }
 
 /// 64-bit words at these addresses.

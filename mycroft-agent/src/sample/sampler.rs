@@ -161,7 +161,7 @@ impl Sampler {
         memory: &impl Remote,
         proxy: &ProxyLayout,
         active: u64,
-    ) -> Result<(Vec<(u64, SubOp)>, Vec<u64>), ReadError> {
+    ) -> Result<(Vec<OnConnection>, Vec<u64>), ReadError> {
         let list = walk::list(memory, proxy, active, &self.visited)?;
         self.stats.ops += list.listed.len() as u64;
         let mut done = Vec::new();
@@ -183,7 +183,7 @@ impl Sampler {
         memory: &impl Remote,
         proxy: &ProxyLayout,
         ops: Vec<Listed>,
-        done: &mut Vec<(u64, SubOp)>,
+        done: &mut Vec<OnConnection>,
         last: bool,
     ) -> Result<Vec<Listed>, ReadError> {
         let subs = read_subs(memory, proxy, &ops)?;
@@ -253,7 +253,7 @@ impl Sampler {
         Ok(subs.iter().map(|s| gpus.by_ref().take(s.len()).collect()).collect())
     }
 
-    fn flows(&self, memory: &impl Remote, proxy: &ProxyLayout, ops: Vec<(u64, SubOp)>) -> Result<Vec<Flow>, ReadError> {
+    fn flows(&self, memory: &impl Remote, proxy: &ProxyLayout, ops: Vec<OnConnection>) -> Result<Vec<Flow>, ReadError> {
         let steps = self.read_steps(memory, proxy)?;
         let mut ops: BTreeMap<u64, Vec<SubOp>> = ops.into_iter().fold(BTreeMap::new(), |mut map, (at, op)| {
             map.entry(at).or_insert_with(Vec::new).push(op);
@@ -392,6 +392,9 @@ struct SubOp {
     behind: u32,
     op: FlowOp,
 }
+
+/// The part of an operation on one connection, with the address of that.
+type OnConnection = (u64, SubOp);
 
 fn read_subs(memory: &impl Remote, proxy: &ProxyLayout, ops: &[Listed]) -> Result<Vec<Vec<Sub>>, ReadError> {
     let size = proxy.sub.size as usize;
