@@ -13,6 +13,7 @@ use mycroft_agent::{
     app::Options,
     graph::flow::{Stuck, stuck},
     model::{Comm, ids::MILLISECOND},
+    rules::Verdict,
 };
 use mycroft_bed::{Fault, Job};
 use mycroft_tests::traced::Traced;
@@ -67,8 +68,23 @@ fn screen(t: &Traced, job: &Job) -> String {
     comm_of(t, job).map_or_else(String::new, |c| mycroft_agent::report::flows::screen(t.state(), c, t.state().now))
 }
 
-/// Injects a fault, and expects these causes and no others, for a while.
-fn shows(netns: bool, fault: impl Fn(u64) -> Fault, expected: impl Fn(&BTreeSet<(u32, Stuck)>) -> bool) {
+/// What a fault leads to.
+struct Expected<F> {
+    causes: F,
+    rule: &'static str,
+    /// Ranks that verdicts may name.
+    blamed: &'static [u32],
+}
+
+/// Verdicts about this job that are in force.
+fn verdicts<'t>(t: &'t Traced, job: &Job) -> Vec<&'t Verdict> {
+    let comm = comm_of(t, job).map(|c| c.id);
+    t.tracer.engine().active().into_iter().filter(|v| Some(v.comm) == comm).collect()
+}
+
+/// Injects a fault, and expects these causes and no others, for a while, and the verdict.
+fn shows<F: Fn(&BTreeSet<(u32, Stuck)>) -> bool>(netns: bool, fault: impl Fn(u64) -> Fault, wanted: &Expected<F>) {
+    let expected = &wanted.causes;
     for release in releases() {
         for run in 0..runs() {
             let (job, mut t) = watched(&release, netns);
@@ -87,6 +103,11 @@ fn shows(netns: bool, fault: impl Fn(u64) -> Fault, expected: impl Fn(&BTreeSet<
                 let now = causes(&t, &job);
                 assert!(expected(&now) || now.is_empty(), "{what}: {now:?}\n{}", screen(&t, &job));
             }
+            t.until(15.0, "a verdict", |t| !verdicts(t, &job).is_empty());
+            for v in verdicts(&t, &job) {
+                assert_eq!(v.rule, wanted.rule, "{what}: {}", v.headline);
+                assert!(v.culprits.iter().all(|c| wanted.blamed.contains(&c.rank)), "{what}: {}", v.headline);
+            }
             let counts = t.tracer.sampler();
             assert_eq!((counts.stats.broken, counts.dropped), (0, 0), "{counts:?}");
             drop(t);
@@ -101,25 +122,36 @@ fn exactly(rank: u32, what: Stuck) -> impl Fn(&BTreeSet<(u32, Stuck)>) -> bool {
 
 #[test]
 fn an_absent_rank() {
-    shows(false, |at| Fault::NeverEnter { rank: 1, at }, exactly(1, Stuck::Absent));
+    shows(
+        false,
+        |at| Fault::NeverEnter { rank: 1, at },
+        &Expected { causes: exactly(1, Stuck::Absent), rule: "MYC001", blamed: &[1] },
+    );
 }
 
 #[test]
 fn a_gpu_that_stands_still() {
-    shows(false, |at| Fault::GpuStall { rank: 2, collective: at, step: 3 }, exactly(2, Stuck::Gpu));
+    shows(
+        false,
+        |at| Fault::GpuStall { rank: 2, collective: at, step: 3 },
+        &Expected { causes: exactly(2, Stuck::Gpu), rule: "MYC005", blamed: &[2] },
+    );
 }
 
 #[test]
 fn a_proxy_without_a_cpu() {
-    shows(false, |_| Fault::StarveProxy { rank: 1 }, exactly(1, Stuck::Proxy));
+    shows(
+        false,
+        |_| Fault::StarveProxy { rank: 1 },
+        &Expected { causes: exactly(1, Stuck::Proxy), rule: "MYC006", blamed: &[1] },
+    );
 }
 
 #[test]
 fn a_link_that_is_down() {
     // Both directions of rank 2's link are cut: what it sends to 3, what 1 sends to it, or both.
-    shows(
-        true,
-        |_| Fault::LinkDown { rank: 2 },
-        |found| !found.is_empty() && found.is_subset(&BTreeSet::from([(1, Stuck::PathTo(2)), (2, Stuck::PathTo(3))])),
-    );
+    let causes = |found: &BTreeSet<(u32, Stuck)>| {
+        !found.is_empty() && found.is_subset(&BTreeSet::from([(1, Stuck::PathTo(2)), (2, Stuck::PathTo(3))]))
+    };
+    shows(true, |_| Fault::LinkDown { rank: 2 }, &Expected { causes, rule: "MYC007", blamed: &[1, 2] });
 }

@@ -224,17 +224,19 @@ impl Flows {
         span >= SPAN && now.state == 'R' && ran < span / STARVED && waited
     }
 
-    /// Whether there is something that only the progress thread can move on.
+    /// Whether there is something that the progress thread has to do, or to notice: a network's completions are only seen
+    /// when it asks for them. What it merely waits for, data or the GPU, is none of it.
     #[must_use]
     pub fn proxy_owes(&self) -> bool {
-        self.untaken_since.is_some()
-            || self.flows.iter().filter_map(|t| t.flow.op.as_ref().map(|op| (t.flow.way, op))).any(|(way, op)| {
-                let owes = match way {
-                    Way::Send => op.ready > op.transmitted && op.transmitted - op.done < op.slice * 8,
-                    Way::Recv => op.consumed > op.done,
-                };
-                !op.begun || owes
-            })
+        let owes = |t: &Tracked| {
+            let unnoticed = t.flow.op.as_ref().is_some_and(|op| t.flow.way == Way::Recv && op.consumed > op.done);
+            let waits = matches!(
+                t.phase(),
+                Some(Phase::Queued | Phase::InFlight | Phase::NotSent | Phase::NotFlushed | Phase::NotPosted)
+            );
+            unnoticed || waits
+        };
+        self.untaken_since.is_some() || self.flows.iter().any(owes)
     }
 
     /// Where the rank stands, if nothing has moved for `patience`.
