@@ -21,3 +21,4 @@ mod launch;
 mod memory;
 mod stream;
 mod symbols;
+mod yielding;

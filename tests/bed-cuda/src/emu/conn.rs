@@ -61,11 +61,8 @@ impl Block<'_> {
                 return Err(Aborted);
             }
             spins += 1;
-            match spins {
-                0..50 => std::thread::yield_now(),
-                50..500 => std::thread::sleep(Duration::from_micros(20)),
-                _ => std::thread::sleep(Duration::from_micros(200)),
-            }
+            // Never a yield: see `yielding`.
+            std::thread::sleep(Duration::from_micros(if spins < 500 { 20 } else { 200 }));
         }
         Ok(())
     }
