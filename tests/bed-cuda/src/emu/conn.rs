@@ -4,14 +4,13 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::combine::Reduction;
-use super::layout::Layout;
-use super::place::{Field, Place};
+use super::func::Proto;
+use super::layout::{Layout, Records, Slots};
+use super::place::{Field, Place, Plain};
 use crate::knobs;
 
 /// Slots of a connection's buffer.
 const SLOTS: u64 = 8;
-/// Index of the Simple protocol in NCCL's arrays.
-pub(super) const SIMPLE: usize = 2;
 /// A slot's record says so when the data lie at an offset of their own.
 const MODE_OFFSET: i32 = 1;
 
@@ -37,6 +36,11 @@ pub(super) struct Block<'a> {
 impl Block<'_> {
     pub(super) fn aborted(&self) -> bool {
         self.abort.is_some_and(|a| a.load(Ordering::Acquire) != 0)
+    }
+
+    /// Bytes of a connection's slot, by protocol.
+    pub(super) fn slot_bytes(&self, proto: Proto) -> usize {
+        self.comm.get(self.layout.comm.buffer_sizes.nth(proto as usize)) as usize / SLOTS as usize
     }
 
     /// Counts a step; this is where a stall of the GPU takes hold.
@@ -79,6 +83,8 @@ pub(super) struct End<'a> {
     layout: &'a Layout,
     info: Place,
     step: u64,
+    /// Of a buffer of its own, where slots follow each other.
+    slot_bytes: usize,
 }
 
 impl<'a> End<'a> {
@@ -93,7 +99,11 @@ impl<'a> End<'a> {
         if way == Way::Recv {
             info.follow(conn.head).counter().store(step, Ordering::Release);
         }
-        End { layout: block.layout, info, step }
+        let slot_bytes = match &block.layout.slots {
+            Slots::Records(r) => info.get(r.slot_size) as usize,
+            Slots::Arrays { .. } => block.slot_bytes(Proto::Simple),
+        };
+        End { layout: block.layout, info, step, slot_bytes }
     }
 
     /// Leaves the step for the next kernel.
@@ -109,25 +119,61 @@ impl<'a> End<'a> {
         self.info.follow(self.layout.conn.tail).counter()
     }
 
+    /// The number of the current slot.
+    fn nth(&self) -> usize {
+        (self.step % SLOTS) as usize
+    }
+
+    /// The current slot's element of an array that a pointer of the connection leads to.
+    fn element<T: Plain>(&self, array: Field<*mut u8>) -> Option<(Place, Field<T>)> {
+        let array = self.info.follow(array);
+        (!array.is_null()).then(|| (array, Field::new(0).nth(self.nth())))
+    }
+
     /// The record of the current slot, through which kernel and proxy talk.
-    fn record(&self) -> Option<Place> {
-        let fifo = self.info.follow(self.layout.conn.fifo);
-        (!fifo.is_null()).then(|| fifo.plus((self.step % SLOTS) as usize * self.layout.fifo.size))
+    fn record(&self, records: &Records) -> Option<Place> {
+        let first = self.info.follow(records.first);
+        (!first.is_null()).then(|| first.plus(self.nth() * records.size))
+    }
+
+    /// Where the current slot lies in a buffer that connections share.
+    fn shared_offset(&self) -> Option<usize> {
+        match &self.layout.slots {
+            Slots::Records(r) => {
+                let record = self.record(r).filter(|p| p.load(r.mode) == MODE_OFFSET)?;
+                Some(if r.wide_offset {
+                    record.get(Field::<u64>::new(r.offset)) as usize
+                } else {
+                    record.get(Field::<i32>::new(r.offset)) as usize
+                })
+            }
+            Slots::Arrays { offsets, .. } => {
+                let (array, field) = self.element::<i32>(*offsets)?;
+                Some(array.load(field) as usize)
+            }
+        }
     }
 
     /// Where the data of the current slot lie.
     fn slot(&self) -> *mut u8 {
-        let (conn, fifo) = (&self.layout.conn, &self.layout.fifo);
-        let buffer = self.info.follow(conn.buffers.nth(SIMPLE)).address();
-        if let Some(record) = self.record().filter(|r| r.load(fifo.mode) == MODE_OFFSET) {
-            let offset = if fifo.wide_offset {
-                record.get(Field::<u64>::new(fifo.offset)) as usize
-            } else {
-                record.get(Field::<i32>::new(fifo.offset)) as usize
-            };
-            return buffer.wrapping_add(offset);
+        let buffer = self.info.follow(self.layout.conn.buffers.nth(Proto::Simple as usize)).address();
+        buffer.wrapping_add(self.shared_offset().unwrap_or(self.nth() * self.slot_bytes))
+    }
+
+    /// Tells the proxy how much the current slot holds.
+    fn announce(&self, bytes: usize) {
+        match &self.layout.slots {
+            Slots::Records(r) => {
+                if let Some(record) = self.record(r) {
+                    record.set(r.bytes, bytes as u64);
+                }
+            }
+            Slots::Arrays { sizes, .. } => {
+                if let Some((array, field)) = self.element::<i32>(*sizes) {
+                    array.set(field, bytes as i32);
+                }
+            }
         }
-        buffer.wrapping_add((self.step % SLOTS) as usize * self.info.get(conn.slot_size) as usize)
     }
 
     fn await_data(&self, block: &Block<'_>, steps: u64) -> Result<*const u8, Aborted> {
@@ -137,9 +183,7 @@ impl<'a> End<'a> {
 
     fn await_room(&self, block: &Block<'_>, steps: u64, bytes: usize) -> Result<*mut u8, Aborted> {
         block.wait(self.head(), SLOTS, self.step + steps)?;
-        if let Some(record) = self.record() {
-            record.set(self.layout.fifo.bytes, bytes as u64);
-        }
+        self.announce(bytes);
         Ok(self.slot())
     }
 

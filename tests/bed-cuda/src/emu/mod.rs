@@ -13,6 +13,7 @@ mod layout;
 mod p2p;
 mod place;
 mod ring;
+mod rounds;
 mod work;
 mod work_old;
 

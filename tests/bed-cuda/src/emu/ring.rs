@@ -1,9 +1,10 @@
 //! The ring collectives: in which order a rank takes, combines and passes on its chunks.
 
 use super::combine::Reduction;
-use super::conn::{Aborted, Block, Cut, End, SIMPLE, Step, Way};
-use super::func::{Coll, Function};
+use super::conn::{Aborted, Block, Cut, End, Step, Way};
+use super::func::{Coll, Function, Proto};
 use super::place::Field;
+use super::rounds::Round;
 
 /// A channel's part of a collective, in elements.
 pub(super) struct Part {
@@ -12,12 +13,7 @@ pub(super) struct Part {
     pub(super) root: i32,
     /// Elements of the whole collective, per rank.
     pub(super) count: usize,
-    /// Where the part begins, how long it is, and how long a chunk of it.
-    pub(super) offset: usize,
-    pub(super) len: usize,
-    pub(super) chunk: usize,
-    /// Chunk of the last, short round; worked out if the launch does not say.
-    pub(super) last_chunk: Option<usize>,
+    pub(super) rounds: Vec<Round>,
     pub(super) op: Reduction,
 }
 
@@ -33,7 +29,7 @@ struct Ring<'b, 'a> {
 pub(super) fn run(block: &Block<'_>, function: Function, part: &Part) -> Result<(), Aborted> {
     let layout = block.layout;
     let (slices, steps) = if matches!(function.coll, Coll::Broadcast | Coll::Reduce) { (1, 1) } else { (2, 2) };
-    let step_bytes = block.comm.get(layout.comm.buffer_sizes.nth(SIMPLE)) as usize / 8;
+    let step_bytes = block.slot_bytes(Proto::Simple);
     let cut = Cut { slices, steps, step_bytes };
     let prev = block.channel.get(layout.channel.prev);
     let next = block.channel.get(layout.channel.next);
@@ -92,20 +88,9 @@ impl Ring<'_, '_> {
     unsafe fn all_reduce(&mut self) -> Result<(), Aborted> {
         let ranks = self.block.ranks as usize;
         let index = self.block.channel.get(self.block.layout.channel.index) as usize;
-        let part = self.part;
-        let (round, grain) = (ranks * part.chunk, 16 / part.op.elem.size());
-        for begin in (0..part.len).step_by(round.max(1)) {
-            let left = part.len - begin;
-            let chunk = if left >= round {
-                part.chunk
-            } else {
-                part.last_chunk.unwrap_or_else(|| left.div_ceil(ranks).next_multiple_of(grain))
-            };
+        for round in &self.part.rounds {
             // where the chunk lies that has come `hops` ranks, and how long it is
-            let locate = |hops: usize| {
-                let at = (index + ranks - hops) % ranks * chunk;
-                (part.offset + begin + at, left.saturating_sub(at).min(chunk))
-            };
+            let locate = |hops: usize| round.chunk((index + ranks - hops) % ranks);
             // SAFETY: `locate` stays inside the part.
             unsafe {
                 let (at, n) = locate(1);
@@ -130,9 +115,8 @@ impl Ring<'_, '_> {
     /// # Safety
     /// The part's buffers are valid for its counts.
     unsafe fn chunk_by_chunk(&mut self, coll: Coll) -> Result<(), Aborted> {
-        let (len, chunk) = (self.part.len, self.part.chunk.max(1));
-        for begin in (0..len).step_by(chunk) {
-            let (at, n) = (self.part.offset + begin, chunk.min(len - begin));
+        for round in &self.part.rounds {
+            let (at, n) = round.chunk(0);
             // SAFETY: the chunk lies inside the part.
             unsafe {
                 match coll {

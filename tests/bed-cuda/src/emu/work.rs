@@ -8,6 +8,7 @@ use super::layout::{Batches, Coll as CollLayout};
 use super::p2p::{self, Transfer};
 use super::place::{Field, Place};
 use super::ring::{self, Part};
+use super::rounds::Share;
 
 const STORED_IN_ARGS: u8 = 0;
 const KIND_P2P: u64 = 0;
@@ -32,7 +33,7 @@ pub(super) fn run(model: &Model, b: &Batches, args: Place, block: &Block<'_>, in
         let function = model.functions.get(batch.bits(b.function) as i32);
         match batch.bits(b.kind) {
             KIND_P2P => send_recv(b, block, &works),
-            KIND_COLL if function.emulated => {
+            KIND_COLL if function.emulated() => {
                 for work in works.each() {
                     if ring::run(block, function, &part(model, &b.coll, block, function, work)).is_err() {
                         return;
@@ -110,10 +111,7 @@ fn part(model: &Model, c: &CollLayout, block: &Block<'_>, function: Function, wo
         recv: work.get(c.recv),
         root: work.get(c.root) as i32,
         count: first + mid * middle + last,
-        offset,
-        len,
-        chunk,
-        last_chunk: None,
+        rounds: Share { offset, len, chunk, last_chunk: None }.rounds(function, block.ranks as usize),
         op: Reduction::new(function.elem, function.kind, arg, model.functions.signed_in_arg),
     }
 }
