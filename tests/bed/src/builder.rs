@@ -15,7 +15,7 @@ use crate::control::{self, Control};
 use crate::fault::Fault;
 use crate::job::Job;
 use crate::netns::Hosts;
-use crate::workload::{Dtype, Op, RedOp, Step};
+use crate::workload::{Algorithm, Dtype, Op, Protocol, RedOp, Step};
 use crate::{artifacts, layout, nccl, spawn};
 
 /// What a job is to be; see [`Job::builder`].
@@ -31,6 +31,9 @@ pub struct Builder {
     iters: u64,
     pause: Duration,
     check: bool,
+    protocol: Protocol,
+    algorithm: Algorithm,
+    channels: usize,
     pub(crate) netns: bool,
     pub(crate) thread_names: bool,
     timeout: Duration,
@@ -68,6 +71,12 @@ impl Builder {
         pause: Duration,
         /// Whether every rank checks the data of every iteration (default yes).
         check: bool,
+        /// Protocol (default `Simple`). Send/recv has no `Ll128` and then uses `Simple`, as it does for large messages.
+        protocol: Protocol,
+        /// Algorithm (default `Ring`).
+        algorithm: Algorithm,
+        /// Channels; 0 leaves it to NCCL (default). Small calls may use fewer.
+        channels: usize,
         /// A network namespace per process, which needs root (default no).
         netns: bool,
         /// Lets NCCL name its threads, which `StarveProxy` needs; by default they have no names, as in production.
@@ -229,12 +238,21 @@ impl Builder {
             ("NCCL_CUMEM_ENABLE", "0"),
             ("NCCL_CUMEM_HOST_ENABLE", "0"),
             ("NCCL_NVLS_ENABLE", "0"),
-            ("NCCL_ALGO", "Ring"),
-            ("NCCL_PROTO", "Simple"),
-            ("NCCL_P2P_LL_THRESHOLD", "0"),
+            ("NCCL_ALGO", self.algorithm.name()),
+            ("NCCL_PROTO", self.protocol.name()),
             ("NCCL_DEBUG", "WARN"),
         ];
         command.envs(settings);
+        // send/recv uses LL up to a size, and only where connections do not share a buffer
+        if self.protocol == Protocol::Ll {
+            command.env("NCCL_NET_SHARED_BUFFERS", "0");
+        } else {
+            command.env("NCCL_P2P_LL_THRESHOLD", "0");
+        }
+        if self.channels > 0 {
+            let channels = self.channels.to_string();
+            command.env("NCCL_MIN_NCHANNELS", &channels).env("NCCL_MAX_NCHANNELS", &channels);
+        }
         if self.thread_names {
             command.env("NCCL_SET_THREAD_NAME", "1");
         }
@@ -265,6 +283,9 @@ impl Default for Builder {
             iters: 0,
             pause: Duration::ZERO,
             check: true,
+            protocol: Protocol::Simple,
+            algorithm: Algorithm::Ring,
+            channels: 0,
             netns: false,
             thread_names: false,
             timeout: Duration::from_secs(300),

@@ -50,7 +50,7 @@ pub(super) struct Function {
 
 impl Function {
     pub(super) fn emulated(&self) -> bool {
-        self.algo == Algo::Ring && self.proto == Proto::Simple
+        self.algo == Algo::Ring || (self.algo == Algo::Tree && self.coll == Coll::AllReduce)
     }
 }
 

@@ -33,6 +33,8 @@ pub(super) struct Channel {
     pub(super) next: Field<i32>,
     pub(super) user_ranks: Pointer,
     pub(super) index: Field<i32>,
+    pub(super) tree_up: Field<i32>,
+    pub(super) tree_down: usize,
     /// Up to 2.21, the device acknowledges works of the fifo here.
     pub(super) fifo_done: Option<Pointer>,
     /// Later, it counts them here.
@@ -117,8 +119,10 @@ pub(super) struct P2p {
     pub(super) base: Field<u8>,
     pub(super) parts: [Field<u8>; 2],
     pub(super) chunk: [Field<u8>; 2],
+    /// Whether it goes in lines (LL).
+    pub(super) lines: [Bits; 2],
     /// Any of these set is something that is not emulated.
-    pub(super) special: [Bits; 6],
+    pub(super) special: [Bits; 4],
 }
 
 /// Up to 2.21: works of 512 bytes.
@@ -258,6 +262,8 @@ impl Layout {
                 next: i.field("channel.ring.next")?,
                 user_ranks: i.field("channel.ring.userRanks")?,
                 index: i.field("channel.ring.index")?,
+                tree_up: i.field("channel.tree.up")?,
+                tree_down: i.place("channel.tree.down")?.0,
                 fifo_done: i.optional("channel.workFifoDone")?,
                 work_counter: i.optional("channel.workCounter")?,
             },
@@ -337,9 +343,8 @@ fn batches(i: &Items) -> Result<Batches, String> {
             base: i.field("p2p.channelBase")?,
             parts: [i.field("p2p.nSendChannels")?, i.field("p2p.nRecvChannels")?],
             chunk: [i.field("p2p.sendChunkSize_u32fp8")?, i.field("p2p.recvChunkSize_u32fp8")?],
+            lines: [i.bits("p2p.sendProtoLL")?, i.bits("p2p.recvProtoLL")?],
             special: [
-                i.bits("p2p.sendProtoLL")?,
-                i.bits("p2p.recvProtoLL")?,
                 i.bits("p2p.sendNetReg")?,
                 i.bits("p2p.recvNetReg")?,
                 i.bits("p2p.sendIpcReg")?,

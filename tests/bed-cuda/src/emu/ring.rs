@@ -1,10 +1,12 @@
 //! The ring collectives: in which order a rank takes, combines and passes on its chunks.
 
+use super::block::{Aborted, Block};
 use super::combine::Reduction;
-use super::conn::{Aborted, Block, Cut, End, Step, Way};
-use super::func::{Coll, Function, Proto};
+use super::conn::{End, Way};
+use super::func::{Coll, Function};
 use super::place::Field;
 use super::rounds::Round;
+use super::step::{Cut, Step};
 
 /// A channel's part of a collective, in elements.
 pub(super) struct Part {
@@ -21,31 +23,29 @@ struct Ring<'b, 'a> {
     block: &'b Block<'a>,
     part: &'b Part,
     cut: Cut,
-    from: End<'a>,
-    to: End<'a>,
+    from: [End<'a>; 1],
+    to: [End<'a>; 1],
 }
 
 /// Does one rank's side of `part`.
 pub(super) fn run(block: &Block<'_>, function: Function, part: &Part) -> Result<(), Aborted> {
     let layout = block.layout;
-    let (slices, steps) = if matches!(function.coll, Coll::Broadcast | Coll::Reduce) { (1, 1) } else { (2, 2) };
-    let step_bytes = block.slot_bytes(Proto::Simple);
-    let cut = Cut { slices, steps, step_bytes };
+    let in_two = !matches!(function.coll, Coll::Broadcast | Coll::Reduce);
+    let (proto, cut) = (function.proto, Cut::new(block, function.proto, in_two));
     let prev = block.channel.get(layout.channel.prev);
     let next = block.channel.get(layout.channel.next);
     let mut ring = Ring {
         block,
         part,
         cut,
-        from: End::open(block, prev, Way::Recv, 0, cut.unit()),
-        to: End::open(block, next, Way::Send, 0, cut.unit()),
+        from: [End::open(block, prev, Way::Recv, 0, proto, cut.unit())],
+        to: [End::open(block, next, Way::Send, 0, proto, cut.unit())],
     };
     // SAFETY: the launch's buffers are valid for its counts, as NCCL requires of its caller.
     let result = unsafe {
         if function.coll == Coll::AllReduce { ring.all_reduce() } else { ring.chunk_by_chunk(function.coll) }
     };
-    ring.from.close();
-    ring.to.close();
+    ring.from.into_iter().chain(ring.to).for_each(End::close);
     result
 }
 
@@ -77,7 +77,8 @@ impl Ring<'_, '_> {
         n: usize,
     ) -> Result<(), Aborted> {
         let finish = arrive && input.is_some() && output.is_some();
-        let (from, to) = (arrive.then_some(&mut self.from), pass.then_some(&mut self.to));
+        let from = if arrive { &mut self.from[..] } else { &mut [] };
+        let to = if pass { &mut self.to[..] } else { &mut [] };
         let step = Step { from, to, input, output, finish };
         // SAFETY: by this function's contract.
         unsafe { step.run(self.block, &self.part.op, self.cut, n) }

@@ -3,13 +3,14 @@
 use std::sync::atomic::Ordering;
 
 use super::Model;
+use super::block::Block;
 use super::combine::Reduction;
-use super::conn::{Block, Way};
+use super::conn::Way;
 use super::func::{Function, Proto};
 use super::layout::{OldElem, OldP2p, OldShare, OldWorks, OwnShare};
 use super::p2p::{self, Transfer};
 use super::place::Place;
-use super::ring::{self, Part};
+use super::ring::Part;
 use super::rounds::{Share, Whole};
 use super::work::argument;
 
@@ -43,7 +44,7 @@ pub(super) fn run(model: &Model, w: &OldWorks, head: Place, block: &Block<'_>, i
                 let room = (w.size - w.elems) / w.elem.size;
                 let elems = (0..room).map(|i| work.plus(w.elems + i * w.elem.size));
                 for elem in elems.take_while(|e| e.bits(w.elem.used) == 1) {
-                    if ring::run(block, function, &part(&w.elem, block, function, elem)).is_err() {
+                    if super::collective(block, function, &part(&w.elem, block, function, elem)).is_err() {
                         return;
                     }
                 }
@@ -116,11 +117,16 @@ fn send_recv(p: &OldP2p, elems: Place, block: &Block<'_>) {
             }
             continue;
         }
-        if elem.bits(p.proto) as usize != Proto::Simple as usize || p.registered.is_some_and(|r| elem.bits(r) == 1) {
-            super::unsupported("send/recv with LL or registered buffers");
+        if p.registered.is_some_and(|r| elem.bits(r) == 1) {
+            super::unsupported("send/recv with registered buffers");
         }
+        let (proto, chunk) = match elem.get(p.chunk) as usize {
+            // half of it is flags
+            chunk if elem.bits(p.proto) as usize == Proto::Ll as usize => (Proto::Ll, chunk / 2),
+            chunk => (Proto::Simple, chunk),
+        };
         let way = if kind == P2P_SEND { Way::Send } else { Way::Recv };
-        transfers.push(Transfer { way, peer: peer as i32, buffer, bytes, chunk: elem.get(p.chunk) as usize });
+        transfers.push(Transfer { way, proto, peer: peer as i32, buffer, bytes, chunk });
     }
     p2p::run_all(block, &transfers);
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
-use mycroft_bed::{Job, Step, Timed};
+use mycroft_bed::{Algorithm, Job, Protocol, Step, Timed};
 
 #[derive(Debug, Parser)]
 #[command(about = "Jobs of real NCCL processes on a machine with no GPU")]
@@ -45,6 +45,15 @@ struct Run {
     iters: u64,
     #[arg(long, default_value_t = 0)]
     pause_ms: u64,
+    /// simple, ll or ll128
+    #[arg(long, default_value = "simple")]
+    protocol: Protocol,
+    /// ring, or tree (allreduce only)
+    #[arg(long, default_value = "ring")]
+    algorithm: Algorithm,
+    /// 0: as many as NCCL takes
+    #[arg(long, default_value_t = 0)]
+    channels: usize,
     /// A network namespace per process (root)
     #[arg(long)]
     netns: bool,
@@ -86,6 +95,9 @@ impl Run {
             .count(self.count)
             .iters(self.iters)
             .pause(Duration::from_millis(self.pause_ms))
+            .protocol(self.protocol)
+            .algorithm(self.algorithm)
+            .channels(self.channels)
             .netns(self.netns)
             .thread_names(self.thread_names)
             .timeout(Duration::from_secs(self.timeout_s));
