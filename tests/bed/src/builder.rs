@@ -36,6 +36,7 @@ pub struct Builder {
     channels: usize,
     pub(crate) netns: bool,
     pub(crate) thread_names: bool,
+    like_pytorch: bool,
     timeout: Duration,
     faults: Vec<Fault>,
     no_data: Vec<usize>,
@@ -81,6 +82,8 @@ impl Builder {
         netns: bool,
         /// Lets NCCL name its threads, which `StarveProxy` needs; by default they have no names, as in production.
         thread_names: bool,
+        /// Ranks wait and look for errors as PyTorch does, with events and a watchdog (default no).
+        like_pytorch: bool,
         /// Processes end themselves after this (default 5 minutes).
         timeout: Duration,
     }
@@ -158,6 +161,10 @@ impl Builder {
         let dir = folder.path().to_owned();
         fs::write(dir.join("layout"), layout::of_library(&library, &self.nccl)?.as_bytes())?;
         symlink(artifacts::find("libbed_nvml.so")?, dir.join("libnvidia-ml.so.1"))?;
+        if self.like_pytorch {
+            // a copy: it goes by this name in the list of mapped files, too
+            fs::copy(artifacts::find("libbed_cudart.so")?, dir.join("libcudart.so.12"))?;
+        }
         let control = Control::create(&dir.join("control"), self.ranks)?;
         self.no_data.iter().for_each(|rank| control.move_no_data(*rank));
         let processes = self.ranks / self.gpus_per_proc;
@@ -208,6 +215,9 @@ impl Builder {
         }
         if !self.check {
             command.arg("--no-check");
+        }
+        if self.like_pytorch {
+            command.arg("--like-pytorch");
         }
         self.set_environment(job, &mut command, process)?;
         let log = fs::File::create(job.log_path(process))?;
@@ -288,6 +298,7 @@ impl Default for Builder {
             channels: 0,
             netns: false,
             thread_names: false,
+            like_pytorch: false,
             timeout: Duration::from_secs(300),
             faults: Vec::new(),
             no_data: Vec::new(),

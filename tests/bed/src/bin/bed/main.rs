@@ -60,6 +60,9 @@ struct Run {
     /// Let NCCL name its threads
     #[arg(long)]
     thread_names: bool,
+    /// Wait and look for errors as PyTorch does
+    #[arg(long)]
+    like_pytorch: bool,
     /// The job ends after this
     #[arg(long, default_value_t = 3600)]
     timeout_s: u64,
@@ -100,6 +103,7 @@ impl Run {
             .channels(self.channels)
             .netns(self.netns)
             .thread_names(self.thread_names)
+            .like_pytorch(self.like_pytorch)
             .timeout(Duration::from_secs(self.timeout_s));
         for (name, value) in self.env.iter().filter_map(|e| e.split_once('=')) {
             builder = builder.env(name, value);
