@@ -7,6 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use anyhow::{Context, Result, bail};
 use common::{LONG, alone, job, releases};
 use mycroft_bed::{Fault, Job};
 use object::{Object, ObjectSegment, ObjectSymbol};
@@ -16,36 +17,40 @@ use perf_event::{Builder, Counter};
 const RUNTIME: &str = "libcudart.so.12";
 
 /// Where a function begins in a library's file.
-fn offset(library: &Path, function: &str) -> u64 {
-    let bytes = std::fs::read(library).unwrap();
-    let elf = object::File::parse(&*bytes).unwrap();
-    let at = elf.dynamic_symbols().find(|s| s.name() == Ok(function)).unwrap().address();
-    let segment = elf.segments().find(|s| (s.address()..s.address() + s.size()).contains(&at)).unwrap();
-    at - segment.address() + segment.file_range().0
+fn offset(library: &Path, function: &str) -> Result<u64> {
+    let bytes = std::fs::read(library)?;
+    let elf = object::File::parse(&*bytes)?;
+    let symbol = elf.dynamic_symbols().find(|s| s.name() == Ok(function)).context("no such function")?;
+    let at = symbol.address();
+    let holds = |s: &object::Segment<'_, '_>| (s.address()..s.address() + s.size()).contains(&at);
+    let segment = elf.segments().find(holds).context("a function outside the file")?;
+    Ok(at - segment.address() + segment.file_range().0)
 }
 
 /// Counts a thread's calls of a function in a library.
-fn count(library: &Path, function: &str, tid: u32) -> Counter {
-    let file = CString::new(library.as_os_str().as_bytes()).unwrap();
-    let kind = std::fs::read_to_string("/sys/bus/event_source/devices/uprobe/type").unwrap();
+fn count(library: &Path, function: &str, tid: u32) -> Result<Counter> {
+    let file = CString::new(library.as_os_str().as_bytes())?;
     // the crate's own uprobe is no event in its version 0.7
     let mut builder = Builder::new(Software::DUMMY);
     let attributes = builder.attrs_mut();
-    attributes.type_ = kind.trim().parse().unwrap();
+    attributes.type_ = std::fs::read_to_string("/sys/bus/event_source/devices/uprobe/type")?.trim().parse()?;
     attributes.config = 0;
     attributes.uprobe_path = file.as_ptr() as u64;
-    attributes.probe_offset = offset(library, function);
-    let mut counter = builder.observe_pid(tid as i32).include_kernel().build().unwrap();
-    counter.enable().unwrap();
-    counter
+    attributes.probe_offset = offset(library, function)?;
+    let mut counter = builder.observe_pid(tid as i32).include_kernel().build()?;
+    counter.enable()?;
+    Ok(counter)
 }
 
 /// The watchdog's thread.
-fn watchdog(job: &Job, rank: usize) -> u32 {
-    let tasks = std::fs::read_dir(format!("/proc/{}/task", job.rank(rank).pid())).unwrap();
-    let named = |t: &std::fs::DirEntry| std::fs::read_to_string(t.path().join("comm")).unwrap() == "pt_nccl_watchdg\n";
-    let found = tasks.map(|t| t.unwrap()).find(named).unwrap();
-    found.file_name().into_string().unwrap().parse().unwrap()
+fn watchdog(job: &Job, rank: usize) -> Result<u32> {
+    for task in std::fs::read_dir(format!("/proc/{}/task", job.rank(rank).pid()))? {
+        let task = task?;
+        if std::fs::read_to_string(task.path().join("comm"))? == "pt_nccl_watchdg\n" {
+            return Ok(task.file_name().to_string_lossy().parse()?);
+        }
+    }
+    bail!("rank {rank} has no watchdog")
 }
 
 #[test]
@@ -78,9 +83,9 @@ fn probes_on_the_runtime_work() {
     let library = job.dir().join(RUNTIME);
     let pid = job.rank(0).pid();
     assert!(std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap().contains(RUNTIME));
-    let mut record = count(&library, "cudaEventRecord", pid);
-    let mut synchronize = count(&library, "cudaStreamSynchronize", pid);
-    let mut query = count(&library, "cudaEventQuery", watchdog(&job, 0));
+    let mut record = count(&library, "cudaEventRecord", pid).unwrap();
+    let mut synchronize = count(&library, "cudaStreamSynchronize", pid).unwrap();
+    let mut query = count(&library, "cudaEventQuery", watchdog(&job, 0).unwrap()).unwrap();
     let first = job.rank(0).completed();
     job.wait_iteration(first + 60, LONG).unwrap();
     // two records an iteration; the counts are read while the rank goes on
