@@ -82,7 +82,7 @@ impl Whole {
                 (Algo::Tree, _) => full,
                 (_, Proto::Simple) => {
                     let even = full.min(left.div_ceil(self.channels * chunks));
-                    even.next_multiple_of((self.threads - 32) * (8 / size))
+                    even.next_multiple_of((self.threads.saturating_sub(32) * (8 / size)).max(1))
                 }
                 (_, Proto::Ll) if function.coll != Coll::AllReduce => {
                     if left < all {
@@ -123,12 +123,72 @@ impl Whole {
     fn least_chunk(&self, function: Function) -> usize {
         let size = function.elem.size();
         let whole = match (function.algo, function.proto) {
-            (_, Proto::Simple) => (self.threads - 64) * 8 * (8 / size),
+            (_, Proto::Simple) => self.threads.saturating_sub(64) * 8 * (8 / size),
             (_, Proto::Ll) => self.threads * (8 / size),
             (Algo::Tree, Proto::Ll128) => self.threads * (60 / size) / 8,
             (_, Proto::Ll128) if matches!(function.coll, Coll::Broadcast | Coll::Reduce) => self.threads * (60 / size),
             (_, Proto::Ll128) => self.threads * (60 / size) / 2,
         };
         whole.max(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::combine::{Elem, Kind};
+    use super::*;
+
+    const RANKS: usize = 3;
+    const CHANNELS: usize = 3;
+    const COUNT: usize = 1_000_003;
+
+    fn functions() -> impl Iterator<Item = Function> {
+        let colls = [
+            (Coll::AllReduce, Algo::Ring),
+            (Coll::AllReduce, Algo::Tree),
+            (Coll::AllGather, Algo::Ring),
+            (Coll::Reduce, Algo::Ring),
+        ];
+        colls.into_iter().flat_map(|(coll, algo)| {
+            let function = move |proto| Function { coll, kind: Kind::Sum, elem: Elem::F32, algo, proto };
+            [Proto::Ll, Proto::Ll128, Proto::Simple].map(function)
+        })
+    }
+
+    /// Every element is in one chunk of one channel.
+    fn assert_covered(function: Function, rounds: impl Iterator<Item = Round>) {
+        let of_round = |round: Round| (0..chunks(function, RANKS)).map(move |c| round.chunk(c));
+        let mut all: Vec<_> = rounds.flat_map(of_round).filter(|(_, n)| *n > 0).collect();
+        all.sort_unstable();
+        let end = all.iter().fold(0, |end, (at, n)| {
+            assert_eq!(*at, end, "{function:?}");
+            at + n
+        });
+        assert_eq!(end, COUNT, "{function:?}");
+    }
+
+    #[test]
+    fn shares_that_channels_work_out_make_the_whole() {
+        for function in functions() {
+            // as NCCL's host would set them for this count
+            let (threads, slot, last_chunk) = match function.proto {
+                Proto::Ll => (512, 64 << 10, 6144),
+                Proto::Ll128 => (640, 600 << 10, 144_000),
+                Proto::Simple => (544, 512 << 10, 128 << 10),
+            };
+            let channel = |nth| {
+                Whole { count: COUNT, nth, channels: CHANNELS, threads, last_chunk, slot }.rounds(function, RANKS)
+            };
+            assert_covered(function, (0..CHANNELS).flat_map(channel));
+        }
+    }
+
+    #[test]
+    fn a_described_share_is_all_done() {
+        for function in functions() {
+            let share = |offset, len| Share { offset, len, chunk: 20_000, last_chunk: None }.rounds(function, RANKS);
+            let first = 600_000 - 7;
+            assert_covered(function, share(0, first).into_iter().chain(share(first, COUNT - first)));
+        }
     }
 }
