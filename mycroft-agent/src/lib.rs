@@ -13,4 +13,5 @@ pub mod model;
 pub mod probe;
 pub mod report;
 pub mod rules;
+pub mod sample;
 pub mod serve;

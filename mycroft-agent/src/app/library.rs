@@ -5,7 +5,7 @@ use std::{fs::File, sync::Arc};
 use mycroft_common::layout::KernelLayout;
 
 use crate::{
-    discover::{elf::NcclFile, layout_cache::LayoutCache, process::LibraryRef},
+    discover::{elf::NcclFile, layout::NcclLayout, layout_cache::LayoutCache, process::LibraryRef},
     probe::{Plan, plan::Entry},
 };
 
@@ -23,6 +23,8 @@ pub struct Library {
     /// Such as `2.27.5`; empty if the file does not say.
     pub version: String,
     pub plan: Plan,
+    /// `None` where the file does not tell.
+    pub layout: Option<Arc<NcclLayout>>,
     /// What it does not allow, and the way out.
     pub problems: Vec<String>,
 }
@@ -37,11 +39,17 @@ impl Library {
             .map_err(|e| chain(&e))?
             .ok_or("exports no ncclGetVersion and ncclCommUserRank: not NCCL")?;
         let mut problems = Vec::new();
-        let layout = layouts.layout(&nccl).and_then(|l| l.to_kernel()).unwrap_or_else(|e| {
-            problems.push(format!("no identity of communicators: {}", chain(&e)));
-            KernelLayout::default()
-        });
-        let plan = Plan::new(layout, |name| match nccl.function(name) {
+        let (layout, kernel) = match layouts.layout(&nccl).and_then(|l| Ok((l.to_kernel()?, l))) {
+            Ok((kernel, layout)) => (Some(layout), kernel),
+            Err(e) => {
+                problems.push(format!("no identity of communicators: {}", chain(&e)));
+                (None, KernelLayout::default())
+            }
+        };
+        if let Some(why) = layout.as_ref().and_then(|l| l.proxy_problem.as_deref()) {
+            problems.push(format!("flows can't be followed: {why}"));
+        }
+        let plan = Plan::new(kernel, |name| match nccl.function(name) {
             Ok(f) => f.map(|f| Entry { file_offset: f.file_offset, skip: f.entry_skip }),
             Err(e) => {
                 problems.push(chain(&e));
@@ -64,6 +72,7 @@ impl Library {
             build_id: nccl.build_id().unwrap_or_default().to_owned(),
             version,
             plan,
+            layout,
             problems,
         })
     }

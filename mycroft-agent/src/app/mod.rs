@@ -7,8 +7,10 @@ mod discovery;
 mod exits;
 mod library;
 mod look;
+mod sampling;
 pub mod snapshot;
 mod tracer;
 
 pub use library::Library;
+pub use sampling::SamplerCounts;
 pub use tracer::{Notice, Options, Tracer, hostname};

@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 
 use mycroft_common::{counters::Counter, nccl};
 
+use super::SamplerCounts;
 use crate::{
     graph::WaitGraph,
-    model::{Op, State, ids::SECOND},
+    model::{Op, State, flow::Standing, ids::SECOND},
     probe::Prober,
-    report::metrics::Snapshot,
+    report::{flows::STILL, metrics::Snapshot},
     rules::Engine,
 };
 
@@ -39,7 +40,14 @@ pub struct Counts {
 }
 
 /// The metrics of this moment.
-pub(super) fn metrics(prober: &Prober, state: &State, engine: &Engine, tally: &Tally, counts: Counts) -> Snapshot {
+pub(super) fn metrics(
+    prober: &Prober,
+    state: &State,
+    engine: &Engine,
+    tally: &Tally,
+    counts: Counts,
+    sampler: SamplerCounts,
+) -> Snapshot {
     let graph = WaitGraph::build(state);
     let longest = graph.frontiers.values().map(|f| f.age(state.now)).max().unwrap_or(0);
     let mut active = BTreeMap::new();
@@ -58,12 +66,31 @@ pub(super) fn metrics(prober: &Prober, state: &State, engine: &Engine, tally: &T
         dropped: dropped(prober, state, counts),
         operations: tally.operations.clone(),
         bytes: tally.bytes.clone(),
+        standings: standings(state),
+        flow_samples: sampler.stats.samples,
+        flow_operations: sampler.stats.ops,
+        flow_gaps: BTreeMap::from([
+            ("read_again", sampler.stats.torn),
+            ("given_up", sampler.stats.given_up),
+            ("contradictory", sampler.stats.broken),
+            ("queue_full", sampler.dropped),
+            ("unreadable", sampler.failed),
+        ]),
         longest_wait_seconds: longest as f64 / SECOND as f64,
         active,
         raised: engine.raised.clone(),
         cpu_seconds,
         resident_bytes,
     }
+}
+
+fn standings(state: &State) -> BTreeMap<&'static str, u64> {
+    let mut standings = BTreeMap::new();
+    for member in state.comms.values().flat_map(|c| c.active()) {
+        let standing = member.flows.as_ref().map_or(Standing::NoData, |f| f.standing(state.now, STILL));
+        *standings.entry(standing.metric()).or_default() += 1;
+    }
+    standings
 }
 
 fn dropped(prober: &Prober, state: &State, counts: Counts) -> BTreeMap<&'static str, u64> {

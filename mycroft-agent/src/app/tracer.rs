@@ -20,13 +20,16 @@ use super::{
     exits::{Ended, Exits},
     library::FileKey,
     look,
+    sampling::{SamplerCounts, Sampling, Target},
     snapshot::{self, Counts, Tally},
 };
 use crate::{
+    discover::layout::NcclLayout,
     graph::WaitGraph,
     ingest::{Decoder, reconcile},
     model::{
         Body, Event, Exit, HostId, Launches, ProcId, Process, State,
+        event::FlowReport,
         ids::{Nanos, SECOND},
         rhythm::Patience,
     },
@@ -59,6 +62,8 @@ pub struct Options {
     pub cache: Option<PathBuf>,
     /// How long a library that no process maps keeps its probes; `None`: a minute.
     pub keep_unused: Option<Nanos>,
+    /// Between two looks at the flows of a communicator that is at work; `None`: flows are not followed.
+    pub sample: Option<Duration>,
 }
 
 /// Something to tell.
@@ -79,10 +84,11 @@ pub enum Notice {
 }
 
 /// A library file that was looked at.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Attached {
     /// `None`: it can't be traced.
     index: Option<LibIndex>,
+    layout: Option<Arc<NcclLayout>>,
     /// Last moment at which a process was known to map it.
     used: Nanos,
 }
@@ -110,6 +116,10 @@ pub struct Tracer {
     discovery: Discovery,
     exits: Exits,
     ended: mpsc::UnboundedReceiver<Ended>,
+    sampling: Option<Sampling>,
+    sampled: mpsc::Receiver<FlowReport>,
+    /// Communicators that are sampled.
+    followed: BTreeSet<Target>,
     libraries: BTreeMap<FileKey, Attached>,
     /// Processes under watch, and the library of each where it is known.
     watched: BTreeMap<u32, Watched>,
@@ -133,6 +143,10 @@ impl Tracer {
         let (prober, ring) = Prober::load(settings)?;
         let (exits, ended) = Exits::new();
         let (discovery, found) = Discovery::start(options.cache)?;
+        let (sampling, sampled) = match options.sample {
+            Some(period) => Sampling::start(period).map(|(s, r)| (Some(s), r))?,
+            None => (None, mpsc::channel(1).1),
+        };
         let mut state = State::default();
         let now = clock::now();
         state.apply(&Event { ts: now, body: Body::Host { host: HostId(0), name: hostname() } });
@@ -149,6 +163,9 @@ impl Tracer {
             discovery,
             exits,
             ended,
+            sampling,
+            sampled,
+            followed: BTreeSet::new(),
             libraries: BTreeMap::new(),
             watched: BTreeMap::new(),
             drain_tick: ticks(DRAIN_EVERY),
@@ -187,7 +204,7 @@ impl Tracer {
     pub fn metrics(&self) -> Snapshot {
         let libraries = self.libraries.values().filter(|l| l.index.is_some()).count() as u64;
         let counts = Counts { libraries, blind: self.blind() as u64, ..self.counts };
-        snapshot::metrics(&self.prober, &self.state, &self.engine, &self.tally, counts)
+        snapshot::metrics(&self.prober, &self.state, &self.engine, &self.tally, counts, self.sampler())
     }
 
     /// Waits for the next input and handles it.
@@ -207,6 +224,9 @@ impl Tracer {
                 self.judge(&mut notices);
             }
             Some(found) = self.found.recv() => self.discovered(found, &mut notices),
+            Some(report) = self.sampled.recv() => {
+                self.state.apply(&Event { ts: report.at, body: Body::Flows(Box::new(report)) });
+            }
             Some(ended) = self.ended.recv() => {
                 // What it did last comes before its end.
                 self.drain(&mut notices);
@@ -282,8 +302,44 @@ impl Tracer {
     fn judge(&mut self, notices: &mut Vec<Notice>) {
         self.state.apply(&Event { ts: clock::now(), body: Body::Tick });
         self.look();
+        self.follow();
         self.let_go_of_unused();
         notices.extend(self.engine.evaluate(&self.state).into_iter().map(|c| Notice::Verdict(Box::new(c))));
+    }
+
+    /// Has the communicators sampled that are in use now, and no others.
+    fn follow(&mut self) {
+        let Some(sampling) = &self.sampling else { return };
+        let alive = |p: &ProcId| self.state.processes.get(p).is_some_and(Process::alive);
+        let in_use: BTreeMap<Target, u32> = self
+            .state
+            .comms
+            .values()
+            .flat_map(|c| c.active().map(|m| ((m.proc, m.ptr), c.id.nranks)))
+            .filter(|((proc, _), _)| alive(proc))
+            .collect();
+        self.followed.retain(|target| {
+            let stays = in_use.contains_key(target);
+            if !stays {
+                sampling.leave(*target);
+            }
+            stays
+        });
+        for (target, n_ranks) in in_use {
+            let library = self.watched.get(&target.0.pid).and_then(|w| w.library);
+            if let Some(layout) = library.and_then(|l| self.libraries.get(&l)).and_then(|l| l.layout.clone())
+                && layout.proxy.is_some()
+                && self.followed.insert(target)
+            {
+                sampling.follow(target, n_ranks, layout);
+            }
+        }
+    }
+
+    /// What the sampler has counted.
+    #[must_use]
+    pub fn sampler(&self) -> SamplerCounts {
+        self.sampling.as_ref().map(Sampling::counts).unwrap_or_default()
     }
 
     /// Takes the probes off libraries that nobody has mapped for a while.
@@ -402,7 +458,8 @@ impl Tracer {
         for why in &library.problems {
             notices.push(Notice::Limited { path: library.path.clone(), why: why.clone() });
         }
-        self.libraries.insert(library.key, Attached { index, used: clock::now() });
+        let layout = library.layout.clone();
+        self.libraries.insert(library.key, Attached { index, layout, used: clock::now() });
         index
     }
 

@@ -34,6 +34,8 @@ pub enum Command {
     Watch(Watch),
     /// Give one answer about now: healthy, a finding, or could not tell
     Diagnose(Diagnose),
+    /// Show how far each transfer of each communicator is, and who waits for whom
+    Flows(Flows),
     /// Run as the node's daemon, with metrics for Prometheus
     Agent(Agent),
     /// List the rules, or print the page of one
@@ -71,6 +73,9 @@ pub struct Trace {
     /// Also probe every kernel launch: a second probe an operation, for the time of the last launch
     #[arg(long)]
     pub launches: bool,
+    /// Look at the flows of a communicator that is at work this often; 0: never
+    #[arg(long, value_name = "MS", default_value = "100", value_parser = clap::value_parser!(u32).range(0..=60_000))]
+    pub sample: u32,
     /// Size of the kernel's ring buffer, in MiB
     #[arg(long, value_name = "MIB", default_value = "4", value_parser = clap::value_parser!(u32).range(1..=512))]
     pub ring: u32,
@@ -91,6 +96,7 @@ impl Trace {
             only: self.pid.iter().copied().collect(),
             cache: Some(self.cache_dir.clone()),
             keep_unused: None,
+            sample: (self.sample > 0).then(|| Duration::from_millis(self.sample.into())),
         }
     }
 }
@@ -120,6 +126,21 @@ pub struct Diagnose {
     /// Do not ask an agent
     #[arg(long)]
     pub no_agent: bool,
+    /// One JSON record a line
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, ClapArgs)]
+pub struct Flows {
+    #[command(flatten)]
+    pub trace: Trace,
+    /// Look for this long, then show what is
+    #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = seconds)]
+    pub within: Duration,
+    /// Only communicators whose hash begins like this, such as 0x2f3c
+    #[arg(long, value_name = "HASH")]
+    pub comm: Option<String>,
     /// One JSON record a line
     #[arg(long)]
     pub json: bool,

@@ -13,7 +13,7 @@ use super::elf::NcclFile;
 use super::layout::{LayoutError, LayoutSource, NcclLayout};
 
 /// Raised when [`NcclLayout`] changes its meaning or what is read into it.
-const SCHEMA: u32 = 2;
+const SCHEMA: u32 = 3;
 
 /// A layout has 4 KB; a longer file is not ours.
 const FILE_LIMIT: u64 = 64 << 10;
@@ -166,8 +166,8 @@ mod tests {
         let rank = format!("\"rank\": {}", fresh.comm.rank);
         for bad in [
             String::new(),
-            "{\"schema\": 2}".to_owned(),
-            good.replace("\"schema\": 2", "\"schema\": 0"),
+            "{\"schema\": 3}".to_owned(),
+            good.replace("\"schema\": 3", "\"schema\": 0"),
             good.replace(id, "00"),
             good.replace(&rank, "\"rank\": 12"),
             good.get(..good.len() / 2).unwrap().to_owned(),

@@ -11,6 +11,7 @@ pub mod layout_cache;
 pub mod process;
 pub mod state;
 mod symbols;
+pub mod thread;
 
 #[cfg(test)]
 mod testing;

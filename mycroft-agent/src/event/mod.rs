@@ -3,11 +3,13 @@
 //! Owns: plain types. Must not: do anything. It stands left of all other modules, since those that make events
 //! and those that take them share it.
 
+pub mod flow;
 pub mod ids;
 pub mod process;
 
 use mycroft_common::nccl::Func;
 
+pub use flow::{Flow, FlowOp, FlowReport, Progress, Protocol, Transport, Way};
 pub use ids::{CommId, HostId, Nanos, ProcId};
 pub use process::{Activity, Exit, Process};
 
@@ -47,6 +49,10 @@ pub enum Body {
     Loss { host: HostId, lost: u64 },
     /// What the kernel counted of a rank's kernel launches, where they are probed.
     Launches { proc: ProcId, ptr: u64, launches: Launches },
+    /// A communicator was found in a process's memory.
+    CommFound(Box<CommFound>),
+    /// How far the transfers of a rank are.
+    Flows(Box<FlowReport>),
     /// Nothing but the passing of time.
     Tick,
 }
@@ -68,6 +74,18 @@ pub struct CommRef {
     pub ptr: u64,
     /// `None` where the communicator's fields could not be read.
     pub ident: Option<Ident>,
+}
+
+/// A communicator as its own memory tells it, without a call having been seen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CommFound {
+    pub comm: CommRef,
+    /// Collectives that NCCL has launched on it; `None` where the release keeps no count that ranks can compare.
+    pub collectives: Option<u64>,
+    /// The same by function, where the release counts so (2.26 and later).
+    pub by_function: Vec<(Func, u64)>,
+    /// As the caller named it.
+    pub name: Option<String>,
 }
 
 /// Which communicator, and which of its ranks.

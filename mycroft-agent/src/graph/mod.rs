@@ -2,6 +2,7 @@
 //!
 //! Owns: the dependency graph over operations and ranks, built from the state alone. Must not: judge, do I/O.
 
+pub mod flow;
 pub mod frontier;
 pub mod wait;
 

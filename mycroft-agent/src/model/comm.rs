@@ -2,8 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use mycroft_common::nccl::Func;
+
 use super::{
     event::{Launches, Signature},
+    flow::Flows,
     ids::{CommId, Nanos, ProcId},
     rhythm::Rhythm,
     window::{Slot, Window},
@@ -66,6 +69,12 @@ pub struct Member {
     pub launches: u64,
     /// Of its kernels, where they are probed and it was asked for.
     pub kernels: Option<Launches>,
+    /// Its transfers, where they are sampled.
+    pub flows: Option<Flows>,
+    /// Collectives by function, as NCCL counted them when the rank was found in memory.
+    pub by_function: Vec<(Func, u64)>,
+    /// As the caller named the communicator.
+    pub name: Option<String>,
     pub init: InitPhase,
     pub end: Option<End>,
 }
@@ -75,7 +84,8 @@ pub struct Member {
 pub struct Mark {
     pub seq: u64,
     pub ts: Nanos,
-    pub signature: Signature,
+    /// `None`: known only by NCCL's own count.
+    pub signature: Option<Signature>,
     /// Peer of a send or receive.
     pub peer: Option<i32>,
     pub stream: u64,
@@ -148,8 +158,10 @@ impl Comm {
         if !member.absolute {
             return;
         }
-        self.window.arrive(mark.seq, rank, mark.signature, mark.ts);
-        self.note_disagreement(mark.seq);
+        if let Some(signature) = mark.signature {
+            self.window.arrive(mark.seq, rank, signature, mark.ts);
+            self.note_disagreement(mark.seq);
+        }
         self.retire();
     }
 

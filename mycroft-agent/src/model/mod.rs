@@ -4,6 +4,7 @@
 //! judge (that is `rules`). Applying an event cannot fail; what does not fit is counted in [`Problems`].
 
 pub mod comm;
+pub mod flow;
 pub mod rhythm;
 pub mod state;
 pub mod window;
@@ -13,4 +14,5 @@ pub use crate::event::{
     process,
 };
 pub use comm::{Comm, End, InitPhase, Mark, Member};
+pub use flow::Flows;
 pub use state::{Loss, Problems, State};

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, HashMap};
 
 use super::{
     comm::{Comm, End, InitPhase, Mark, Member},
-    event::{Body, CommRef, Event, Ident, Op},
+    event::{Body, CommFound, CommRef, Event, FlowReport, Ident, Op},
+    flow::Flows,
     ids::{CommId, HostId, Nanos, ProcId, SECOND},
     process::{Gone, Process},
 };
@@ -79,7 +80,7 @@ impl State {
             Body::Destroy(comm) => self.end(comm, End::Destroyed(event.ts), event.ts),
             Body::Abort(comm) => self.end(comm, End::Aborted(event.ts), event.ts),
             Body::Loss { lost, .. } => {
-                self.loss.events += lost;
+                self.loss.events = self.loss.events.saturating_add(*lost);
                 self.loss.last = event.ts;
             }
             Body::Launches { proc, ptr, launches } => {
@@ -89,6 +90,8 @@ impl State {
                     m.kernels = Some(*launches);
                 }
             }
+            Body::CommFound(found) => self.found(found, event.ts),
+            Body::Flows(report) => self.flows(report),
             Body::Tick => self.forget(),
         }
     }
@@ -139,7 +142,7 @@ impl State {
         let Some((id, rank)) = self.locate(&op.comm, ts) else {
             return;
         };
-        let mark = Mark { seq: op.seq, ts, signature: op.signature, peer: op.peer, stream: op.stream };
+        let mark = Mark { seq: op.seq, ts, signature: Some(op.signature), peer: op.peer, stream: op.stream };
         let Some(comm) = self.comms.get_mut(&id) else { return };
         let Some(member) = comm.members.get_mut(&rank) else {
             return;
@@ -169,6 +172,35 @@ impl State {
         }
         if let Some(comm) = self.comms.get_mut(&id) {
             comm.launch(rank, mark);
+        }
+    }
+
+    /// A rank that makes no calls is known by what NCCL has counted for it.
+    fn found(&mut self, found: &CommFound, ts: Nanos) {
+        let Some((id, rank)) = self.locate(&found.comm, ts) else {
+            return;
+        };
+        let Some(member) = self.comms.get_mut(&id).and_then(|c| c.members.get_mut(&rank)) else { return };
+        member.by_function.clone_from(&found.by_function);
+        member.name.clone_from(&found.name);
+        let Some(count) = found.collectives else { return };
+        member.absolute = true;
+        let Some(seq) = count.checked_sub(1) else { return };
+        if member.launched.is_none_or(|l| l.seq < seq) {
+            let mark = Mark { seq, ts, signature: None, peer: None, stream: 0 };
+            member.launched = Some(mark);
+            member.first_seq.get_or_insert(seq);
+        }
+    }
+
+    fn flows(&mut self, report: &FlowReport) {
+        if let Some((id, rank)) = self.handles.get(&(report.proc, report.ptr))
+            && let Some(m) = self.comms.get_mut(id).and_then(|c| c.members.get_mut(rank))
+        {
+            match &mut m.flows {
+                Some(flows) => flows.update(report),
+                none => *none = Some(Flows::new(report)),
+            }
         }
     }
 
@@ -260,6 +292,9 @@ impl State {
             last_other: None,
             launches: 0,
             kernels: None,
+            flows: None,
+            by_function: Vec::new(),
+            name: None,
             init: InitPhase::Earlier,
             end: None,
         };

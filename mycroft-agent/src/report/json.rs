@@ -4,10 +4,16 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::flows::{STILL, stuck_text};
 use crate::{
-    graph::WaitGraph,
+    graph::{
+        WaitGraph,
+        flow::{self, Stuck},
+    },
     model::{
-        Comm, State,
+        Comm, Member, State,
+        event::{FlowOp, Way},
+        flow::{Standing, Tracked},
         ids::{Nanos, bus_id_text},
     },
     rules::{Change, Evidence, Subject, Verdict, words},
@@ -23,6 +29,7 @@ pub enum Record {
     Verdict(Box<VerdictRecord>),
     Communicator(CommRecord),
     Process(ProcessRecord),
+    Flows(Box<FlowsRecord>),
     Check(CheckRecord),
     Summary(SummaryRecord),
 }
@@ -106,6 +113,71 @@ pub struct RankRecord {
     pub last: Option<String>,
     pub seq: Option<u64>,
     pub ended: bool,
+}
+
+/// The transfers of a communicator.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct FlowsRecord {
+    pub communicator: String,
+    pub nranks: u32,
+    pub network: Option<String>,
+    pub ranks: Vec<RankFlowsRecord>,
+    /// Who holds it up and who waits for whom; empty while anything moves.
+    pub findings: Vec<FlowFindingRecord>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RankFlowsRecord {
+    #[serde(flatten)]
+    pub rank: RankRecord,
+    /// Such as `waits for data`.
+    pub standing: String,
+    /// Seconds since any of its transfers moved; absent without flow data.
+    pub still_seconds: Option<f64>,
+    pub flows: Vec<FlowRecord>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct FlowRecord {
+    pub channel: u32,
+    pub peer: Option<u32>,
+    /// `send` or `recv`.
+    pub way: String,
+    pub p2p: bool,
+    pub transport: String,
+    pub net_dev: Option<i32>,
+    /// Steps of all operations so far.
+    pub steps: Option<u64>,
+    pub still_seconds: f64,
+    pub phase: Option<String>,
+    pub op: Option<FlowOpRecord>,
+    pub behind: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct FlowOpRecord {
+    pub number: u64,
+    pub func: Option<String>,
+    pub protocol: String,
+    pub begun: bool,
+    pub steps: u64,
+    pub slice: u64,
+    pub slice_bytes: u64,
+    pub base: u64,
+    pub posted: u64,
+    pub ready: u64,
+    pub received: u64,
+    pub transmitted: u64,
+    pub consumed: u64,
+    pub done: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct FlowFindingRecord {
+    pub rank: u32,
+    pub cause: bool,
+    pub text: String,
+    pub channels: Vec<u32>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -206,18 +278,86 @@ pub fn communicators(state: &State) -> Vec<CommRecord> {
 }
 
 fn ranks(c: &Comm) -> Vec<RankRecord> {
-    c.members
-        .values()
-        .map(|m| RankRecord {
-            rank: m.rank,
-            pid: m.proc.pid,
-            cuda_dev: m.cuda_dev,
-            pci_bus_id: bus_id_text(m.bus_id),
-            last: m.launched.map(|l| words::op_number(&l.signature, l.seq)),
-            seq: m.launched.map(|l| l.seq),
-            ended: m.end.is_some(),
-        })
-        .collect()
+    c.members.values().map(rank).collect()
+}
+
+fn rank(m: &Member) -> RankRecord {
+    RankRecord {
+        rank: m.rank,
+        pid: m.proc.pid,
+        cuda_dev: m.cuda_dev,
+        pci_bus_id: bus_id_text(m.bus_id),
+        last: m.launched.map(|l| words::mark(&l)),
+        seq: m.launched.map(|l| l.seq),
+        ended: m.end.is_some(),
+    }
+}
+
+/// The transfers of a communicator.
+#[must_use]
+pub fn flows(state: &State, comm: &Comm) -> FlowsRecord {
+    let findings = flow::stuck(comm, state.now, STILL);
+    let finding = |rank: u32, what: Stuck, channels: &[u32]| FlowFindingRecord {
+        rank,
+        cause: what.is_cause(),
+        text: stuck_text(what),
+        channels: channels.to_vec(),
+    };
+    FlowsRecord {
+        communicator: comm.id.to_string(),
+        nranks: comm.id.nranks,
+        network: comm.active().find_map(|m| m.flows.as_ref()?.net.clone()),
+        ranks: comm.active().map(|m| rank_flows(state, m)).collect(),
+        findings: findings
+            .iter()
+            .flat_map(|(rank, found)| found.iter().map(|(what, channels)| finding(*rank, *what, channels)))
+            .collect(),
+    }
+}
+
+fn rank_flows(state: &State, member: &Member) -> RankFlowsRecord {
+    let flows = member.flows.as_ref();
+    let standing = flows.map_or(Standing::NoData, |f| f.standing(state.now, STILL));
+    let record = |t: &Tracked| FlowRecord {
+        channel: t.flow.channel,
+        peer: t.flow.peer,
+        way: if t.flow.way == Way::Send { "send" } else { "recv" }.to_owned(),
+        p2p: t.flow.p2p,
+        transport: t.flow.transport.name().to_owned(),
+        net_dev: t.flow.net_dev,
+        steps: t.flow.steps,
+        still_seconds: seconds(state.now.saturating_sub(t.moved)),
+        phase: t.phase().map(|p| p.label().to_owned()),
+        op: t.flow.op.as_ref().map(flow_op),
+        behind: t.flow.behind,
+    };
+    RankFlowsRecord {
+        rank: rank(member),
+        standing: standing.label().to_owned(),
+        still_seconds: flows
+            .filter(|_| standing != Standing::NoData)
+            .map(|f| seconds(state.now.saturating_sub(f.moved))),
+        flows: flows.map(|f| f.flows.iter().map(record).collect()).unwrap_or_default(),
+    }
+}
+
+fn flow_op(op: &FlowOp) -> FlowOpRecord {
+    FlowOpRecord {
+        number: op.number,
+        func: op.func.map(|f| f.name().to_owned()),
+        protocol: op.protocol.name().to_owned(),
+        begun: op.begun,
+        steps: op.steps,
+        slice: op.slice,
+        slice_bytes: op.slice_bytes,
+        base: op.base,
+        posted: op.posted,
+        ready: op.ready,
+        received: op.received,
+        transmitted: op.transmitted,
+        consumed: op.consumed,
+        done: op.done,
+    }
 }
 
 /// Every traced process.

@@ -31,6 +31,13 @@ pub struct Snapshot {
     /// Bytes of those calls, count × size of the type.
     pub bytes: BTreeMap<&'static str, u64>,
     pub longest_wait_seconds: f64,
+    /// Ranks by where their transfers stand.
+    pub standings: BTreeMap<&'static str, u64>,
+    pub flow_samples: u64,
+    /// Operations in the samples.
+    pub flow_operations: u64,
+    /// What samples lack, by reason.
+    pub flow_gaps: BTreeMap<&'static str, u64>,
     /// By rule and severity.
     pub active: BTreeMap<(&'static str, &'static str), u64>,
     /// By rule.
@@ -137,6 +144,30 @@ const METRICS: &[Metric] = &[
         write: |s, m| counters(m, "collective", &s.bytes),
     },
     Metric {
+        name: "ranks",
+        help: "Ranks by where their transfers stand; one that takes part in several communicators counts in each",
+        kind: MetricType::Gauge,
+        write: |s, m| gauges(m, "standing", &s.standings),
+    },
+    Metric {
+        name: "flow_samples",
+        help: "Looks at the transfers of a communicator in a process's memory",
+        kind: MetricType::Counter,
+        write: |s, m| m.encode_counter::<NoLabelSet, _, u64>(&s.flow_samples, None),
+    },
+    Metric {
+        name: "flow_operations",
+        help: "Proxy operations read in these looks",
+        kind: MetricType::Counter,
+        write: |s, m| m.encode_counter::<NoLabelSet, _, u64>(&s.flow_operations, None),
+    },
+    Metric {
+        name: "flow_gaps",
+        help: "What these looks lack, or had to read again, by reason",
+        kind: MetricType::Counter,
+        write: |s, m| counters(m, "reason", &s.flow_gaps),
+    },
+    Metric {
         name: "longest_wait_seconds",
         help: "Longest time for which a rank has kept its communicator waiting now",
         kind: MetricType::Gauge,
@@ -239,7 +270,7 @@ pub fn page() -> String {
 
 Served by `mycroft agent` under `/metrics`, as OpenMetrics or in Prometheus' older text form, as the client asks. Every
 series carries `hostname`. Rank, communicator and sequence number are never labels: they belong in verdicts. A node has
-at most 150 series. This page is written by a test (`UPDATE_DOCS=1 cargo xtask test pages`).
+at most 170 series. This page is written by a test (`UPDATE_DOCS=1 cargo xtask test pages`).
 
 | name | type | meaning |
 | --- | --- | --- |
@@ -257,6 +288,10 @@ at most 150 series. This page is written by a test (`UPDATE_DOCS=1 cargo xtask t
 the kernel's own copy); `info_unreadable`, `comm_unreadable` memory of the process was not readable or the library has
 no layout; `comms_full`, `processes_full`, `groups_full` a kernel map was full; `undecodable` a record of unknown kind;
 `unidentified`, `implausible`, `refused` an event that did not fit the model.
+
+`reason` of `mycroft_flow_gaps_total`: `read_again` an operation changed while it was read, and was read again;
+`given_up` it changed at every try and is left to the next look; `contradictory` its counters contradicted each other;
+`queue_full` the agent had no time for a look; `unreadable` a communicator's memory could not be read.
 ";
     out
 }

@@ -50,7 +50,7 @@ impl Engine {
     /// Judges the state as it is.
     pub fn evaluate(&mut self, state: &State) -> Vec<Change> {
         let graph = WaitGraph::build(state);
-        let view = View { state, graph: &graph, patience: &self.patience };
+        let view = View::new(state, &graph, &self.patience);
         let found: Vec<Verdict> = REGISTRY.iter().flat_map(|r| (r.check)(&view)).collect();
         self.merge(found, state.now)
     }

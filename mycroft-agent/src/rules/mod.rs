@@ -7,9 +7,14 @@ pub mod myc001_not_launched;
 pub mod myc002_process_dead;
 pub mod myc003_process_stopped;
 pub mod myc004_ranks_differ;
+pub mod myc005_gpu_stands_still;
+pub mod myc006_proxy_not_running;
+pub mod myc007_not_delivered;
+pub mod myc008_not_sent;
 pub mod myc020_insufficient_evidence;
 pub mod rule;
 pub mod suspect;
+mod transfers;
 pub mod verdict;
 pub mod words;
 

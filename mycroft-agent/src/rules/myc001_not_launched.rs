@@ -144,7 +144,7 @@ fn evidence(view: &View<'_>, comm: &Comm, frontier: &Frontier, culprits: &[&Memb
         list.extend(queued(m));
         list.extend(kernels(m));
     }
-    list.push(habit(view, comm));
+    list.push(words::patience(view, comm));
     list
 }
 
@@ -187,18 +187,6 @@ fn kernels(member: &Member) -> Option<Evidence> {
         source: Source::NcclProbe,
         text: format!("rank {} handed {} kernels to CUDA since Mycroft attached, the last then", member.rank, k.count),
     })
-}
-
-fn habit(view: &View<'_>, comm: &Comm) -> Evidence {
-    Evidence {
-        at: view.now(),
-        source: Source::Derived,
-        text: format!(
-            "usual: over the last collectives no rank was more than {:.3} s late; patience here is {}",
-            comm.rhythm.largest_skew() as f64 / SECOND as f64,
-            words::seconds(comm.rhythm.patience(view.patience))
-        ),
-    }
 }
 
 fn next_steps(culprits: &[&Member]) -> Vec<String> {

@@ -1,12 +1,18 @@
 //! What a rule is, and the list of all.
 
+use std::collections::BTreeMap;
+
 use super::{
     Verdict, myc001_not_launched, myc002_process_dead, myc003_process_stopped, myc004_ranks_differ,
+    myc005_gpu_stands_still, myc006_proxy_not_running, myc007_not_delivered, myc008_not_sent,
     myc020_insufficient_evidence,
 };
 use crate::{
-    graph::{Frontier, WaitGraph},
-    model::{Comm, Member, Process, State, ids::Nanos, rhythm::Patience},
+    graph::{
+        Frontier, WaitGraph,
+        flow::{self, Findings},
+    },
+    model::{Comm, CommId, Member, Process, State, ids::Nanos, rhythm::Patience},
 };
 
 /// What a rule looks at.
@@ -15,6 +21,17 @@ pub struct View<'a> {
     pub state: &'a State,
     pub graph: &'a WaitGraph,
     pub patience: &'a Patience,
+    /// What holds up the transfers of each communicator in which none has moved for its patience.
+    pub flows: BTreeMap<CommId, Findings>,
+}
+
+impl<'a> View<'a> {
+    #[must_use]
+    pub fn new(state: &'a State, graph: &'a WaitGraph, patience: &'a Patience) -> Self {
+        let stuck = |c: &Comm| flow::stuck(c, state.now, c.rhythm.patience(patience));
+        let found = state.comms.values().map(|c| (c.id, stuck(c))).filter(|(_, found)| !found.is_empty());
+        Self { state, graph, patience, flows: found.collect() }
+    }
 }
 
 impl View<'_> {
@@ -79,6 +96,10 @@ pub const REGISTRY: &[Rule] = &[
     myc002_process_dead::RULE,
     myc003_process_stopped::RULE,
     myc001_not_launched::RULE,
+    myc006_proxy_not_running::RULE,
+    myc005_gpu_stands_still::RULE,
+    myc007_not_delivered::RULE,
+    myc008_not_sent::RULE,
     myc020_insufficient_evidence::RULE,
 ];
 

@@ -1,11 +1,13 @@
 //! Scenes for rule tests: ranks that launch, wait, stop and die, in a few words.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use mycroft_common::nccl::Func;
 
 use super::{Engine, Subject, Verdict};
 use crate::model::{
     Activity, Body, CommRef, Event, Exit, HostId, Op, ProcId, Process, Signature, State,
-    event::Ident,
+    event::{CommFound, Flow, FlowOp, FlowReport, Ident, Progress, Protocol, Transport, Way},
     ids::{MILLISECOND, Nanos},
 };
 
@@ -17,6 +19,9 @@ pub(crate) struct Scene {
     /// Per communicator: hash, its ranks as job ranks, next number per member.
     comms: Vec<(u64, u32, Vec<u32>, Vec<u64>)>,
     latest: Vec<Verdict>,
+    /// Transfers by rank in the first communicator.
+    flows: BTreeMap<u32, Vec<Flow>>,
+    starved: BTreeSet<u32>,
 }
 
 impl Subject {
@@ -43,6 +48,8 @@ impl Scene {
             engine: Engine::default(),
             comms: vec![(0xa0, all, (0..seen).collect(), vec![0; seen as usize])],
             latest: Vec::new(),
+            flows: BTreeMap::new(),
+            starved: BTreeSet::new(),
         };
         s.send(Body::Host { host: HostId(0), name: "node1".to_owned() });
         for r in 0..seen {
@@ -64,6 +71,7 @@ impl Scene {
     }
 
     fn evaluate(&mut self) {
+        self.report_flows();
         self.send(Body::Tick);
         self.engine.evaluate(&self.state);
         self.latest = self.engine.active().into_iter().cloned().collect();
@@ -171,6 +179,66 @@ impl Scene {
         self.send(Body::ProcessActivity { proc: proc(job_rank), activity: Box::new(activity) });
     }
 
+    /// A rank's transfers in a ring on channel 0: steps (of 24) ready, sent and done to the next rank; posted, got and
+    /// used from the one before.
+    pub(crate) fn flow(&mut self, job_rank: u32, send: [u64; 3], recv: [u64; 3]) {
+        let n = self.comms[0].1;
+        let base = FlowOp {
+            number: 1,
+            func: Some(Func::AllReduce),
+            protocol: Protocol::Simple,
+            algorithm: Some(1),
+            begun: true,
+            steps: 24,
+            slice: 2,
+            slice_bytes: 1 << 20,
+            base: 480,
+            posted: 0,
+            ready: send[0],
+            received: 0,
+            transmitted: send[1],
+            consumed: 0,
+            done: send[2],
+        };
+        let sent = FlowOp { posted: (send[2] + 8).min(24), ..base };
+        let [posted, got, used] = recv;
+        let got = FlowOp { posted, ready: 0, received: got, transmitted: got, consumed: used, done: used, ..base };
+        let flow = |way, peer, op| Flow {
+            channel: 0,
+            peer: Some(peer),
+            way,
+            p2p: false,
+            transport: Transport::Net,
+            net_dev: Some(0),
+            steps: Some(504),
+            op: Some(op),
+            behind: 0,
+        };
+        let flows = vec![flow(Way::Send, (job_rank + 1) % n, sent), flow(Way::Recv, (job_rank + n - 1) % n, got)];
+        self.flows.insert(job_rank, flows);
+    }
+
+    /// The rank's progress thread gets no CPU from now on.
+    pub(crate) fn starve(&mut self, job_rank: u32) {
+        self.starved.insert(job_rank);
+    }
+
+    fn report_flows(&mut self) {
+        for (job_rank, flows) in self.flows.clone() {
+            let ran = if self.starved.contains(&job_rank) { 0 } else { self.now };
+            let progress = Progress { tid: 500 + job_rank, ran, waited: self.now, slices: self.now, state: 'R' };
+            self.send(Body::Flows(Box::new(FlowReport {
+                proc: proc(job_rank),
+                ptr: self.comms[0].0 << 8,
+                at: self.now,
+                flows,
+                untaken: false,
+                net: Some("Socket".to_owned()),
+                progress: Some(progress),
+            })));
+        }
+    }
+
     /// Verdicts in force at the last look.
     pub(crate) fn verdicts(&self) -> &[Verdict] {
         &self.latest
@@ -222,6 +290,21 @@ fn event(r: &mut Random) -> Event {
         4 => Body::Destroy(comm),
         5 => Body::Abort(comm),
         6 => Body::Tick,
+        8 => Body::CommFound(Box::new(CommFound {
+            comm,
+            collectives: Some(r.odd()),
+            by_function: Vec::new(),
+            name: None,
+        })),
+        9 => Body::Flows(Box::new(FlowReport {
+            proc,
+            ptr: comm.ptr,
+            at: r.odd(),
+            flows: Vec::new(),
+            untaken: r.next().is_multiple_of(2),
+            net: None,
+            progress: None,
+        })),
         7 => Body::Loss { host: HostId(0), lost: r.next() >> 8 },
         _ => Body::Op(Op {
             comm,
@@ -244,7 +327,7 @@ fn any_events_in_any_order() {
     let mut r = Random(0x6d79_6372_6f66_7421);
     let mut state = State::default();
     let mut engine = Engine::default();
-    for i in 0..200_000 {
+    for i in 0..50_000 {
         state.apply(&event(&mut r));
         if i % 1000 == 0 {
             engine.evaluate(&state);

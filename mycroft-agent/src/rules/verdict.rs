@@ -57,6 +57,8 @@ pub struct Confidence {
 pub enum Source {
     /// A uprobe on libnccl.
     NcclProbe,
+    /// NCCL's own structures in the process's memory.
+    NcclMemory,
     /// `/proc`.
     Proc,
     /// A pidfd's exit information.
@@ -70,6 +72,7 @@ impl Source {
     pub const fn label(self) -> &'static str {
         match self {
             Self::NcclProbe => "nccl uprobe",
+            Self::NcclMemory => "nccl memory",
             Self::Proc => "/proc",
             Self::PidFd => "pidfd",
             Self::Derived => "derived",

@@ -2,7 +2,10 @@
 
 use mycroft_common::nccl;
 
-use super::verdict::{Evidence, Source};
+use super::{
+    View,
+    verdict::{Evidence, Source},
+};
 use crate::model::{
     Comm, Exit, Mark, Member, Process, Signature, State,
     ids::{Nanos, SECOND},
@@ -49,6 +52,12 @@ pub fn seconds(span: Nanos) -> String {
 #[must_use]
 pub fn op_number(signature: &Signature, seq: u64) -> String {
     format!("{} #{seq}", signature.func.name())
+}
+
+/// `AllReduce #57`, or `collective #57` where the call was not seen.
+#[must_use]
+pub fn mark(mark: &Mark) -> String {
+    mark.signature.map_or_else(|| format!("collective #{}", mark.seq), |s| op_number(&s, mark.seq))
 }
 
 /// `AllReduce, 100000 float32, sum`.
@@ -121,17 +130,26 @@ pub fn last_launch(state: &State, member: &Member) -> Evidence {
         (Some(a), Some(b)) => Some(if a.ts >= b.ts { a } else { b }),
         (a, b) => a.or(b),
     };
+    let (text, source) = last_launch_text(state, member, newest);
+    Evidence { at: newest.map_or(state.now, |m| m.ts), source, text }
+}
+
+fn last_launch_text(state: &State, member: &Member, newest: Option<Mark>) -> (String, Source) {
+    let rank = member.rank;
     let text = match newest {
-        Some(m) => format!(
-            "rank {} launched {} ({}) {} ago, its last",
-            member.rank,
-            op_number(&m.signature, m.seq),
-            signature(&m.signature),
+        Some(Mark { signature: None, seq, .. }) => {
+            let text = format!("rank {rank}'s NCCL counts {} collectives launched, and none since", seq + 1);
+            return (text, Source::NcclMemory);
+        }
+        Some(m @ Mark { signature: Some(s), .. }) => format!(
+            "rank {rank} launched {} ({}) {} ago, its last",
+            mark(&m),
+            signature(&s),
             seconds(state.now.saturating_sub(m.ts))
         ),
         None => format!("rank {} has launched nothing since Mycroft attached", member.rank),
     };
-    Evidence { at: newest.map_or(state.now, |m| m.ts), source: Source::NcclProbe, text }
+    (text, Source::NcclProbe)
 }
 
 /// Evidence of what the process of a rank is doing, if it was looked at.
@@ -143,6 +161,20 @@ pub fn doing(state: &State, member: &Member) -> Option<Evidence> {
         source: Source::Proc,
         text: format!("pid {} (thread that called NCCL) is {text}", member.proc.pid),
     })
+}
+
+/// What the communicator is used to, and how long it may stand still.
+#[must_use]
+pub fn patience(view: &View<'_>, comm: &Comm) -> Evidence {
+    Evidence {
+        at: view.now(),
+        source: Source::Derived,
+        text: format!(
+            "usual: over the last collectives no rank was more than {:.3} s late; patience here is {}",
+            comm.rhythm.largest_skew() as f64 / SECOND as f64,
+            seconds(comm.rhythm.patience(view.patience))
+        ),
+    }
 }
 
 #[cfg(test)]

@@ -59,9 +59,29 @@ layout! {
     ChannelLayout = "ncclChannel" {
         ring_prev: "ring.prev" 4,
         ring_next: "ring.next" 4,
+        /// Pointer to an array of pointers to `ncclChannelPeer`, by rank.
+        peers: "peers" 8,
         tree_up: "tree.up" 4,
         /// Three ranks, -1 where there is none.
         tree_down: "tree.down" 12,
+    }
+}
+
+layout! {
+    /// `ncclConnector`: one direction to a peer on a channel.
+    ConnectorLayout = "ncclConnector" {
+        connected: "connected" 4,
+        same_process: "proxyConn.sameProcess" 4,
+        /// Pointer to the `ncclProxyConnection`; of another process's memory where `same_process` is 0.
+        connection: "proxyConn.connection" 8,
+    }
+}
+
+layout! {
+    /// `ncclProxyOpsPool`: operations handed to the progress thread.
+    PoolLayout = "ncclProxyOpsPool" {
+        /// Index of the first that was not taken; -1 for none.
+        next_ops: "nextOps" 4,
     }
 }
 
@@ -198,6 +218,17 @@ pub struct MemLayout {
     pub slot_width: u32,
 }
 
+/// `ncclChannelPeer`: the connectors to one peer, [`CONNS`] for each direction: the first for collectives, the other
+/// for sends and receives.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ChannelPeerLayout {
+    pub send: u32,
+    pub recv: u32,
+}
+
+/// `NCCL_MAX_CONNS`; the same in every release.
+pub const CONNS: u32 = 2;
+
 /// Slots of a connection, `NCCL_STEPS`; the same in every release.
 pub const STEPS: u32 = 8;
 
@@ -205,7 +236,10 @@ pub const STEPS: u32 = 8;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProxyLayout {
     pub channel: ChannelLayout,
+    pub peer: ChannelPeerLayout,
+    pub connector: ConnectorLayout,
     pub peer_info: PeerInfoLayout,
+    pub pool: PoolLayout,
     pub state: StateLayout,
     pub args: ArgsLayout,
     /// `NCCL_PROXY_MAX_SUBS`.
@@ -219,6 +253,7 @@ pub struct ProxyLayout {
     pub patterns: BTreeMap<i32, String>,
 }
 
+const PEER: StructSpec<'static> = StructSpec { name: "ncclChannelPeer", unit: None, fields: &["send", "recv"] };
 const SEND_MEM: StructSpec<'static> = StructSpec { name: "ncclSendMem", unit: None, fields: &["head"] };
 const RECV_MEM: StructSpec<'static> =
     StructSpec { name: "ncclRecvMem", unit: None, fields: &["tail", "connFifo", "connFifo.size", "sizesFifo"] };
@@ -233,6 +268,9 @@ pub(super) fn specs(version: Option<Version>) -> Vec<StructSpec<'static>> {
     vec![
         SharedLayout::SPEC,
         ChannelLayout::SPEC,
+        PEER,
+        ConnectorLayout::SPEC,
+        PoolLayout::SPEC,
         PeerInfoLayout::SPEC,
         StateLayout::SPEC,
         ArgsLayout::SPEC,
@@ -269,6 +307,9 @@ impl ProxyLayout {
         }
         Ok(Self {
             channel: ChannelLayout::read(fields, ChannelLayout::SPEC.name)?,
+            peer: channel_peer(fields)?,
+            connector: ConnectorLayout::read(fields, ConnectorLayout::SPEC.name)?,
+            pool: PoolLayout::read(fields, PoolLayout::SPEC.name)?,
             peer_info: PeerInfoLayout::read(fields, PeerInfoLayout::SPEC.name)?,
             state: StateLayout::read(fields, StateLayout::SPEC.name)?,
             args,
@@ -281,6 +322,20 @@ impl ProxyLayout {
             patterns,
         })
     }
+}
+
+fn channel_peer(fields: &Fields) -> Result<ChannelPeerLayout, LayoutError> {
+    let place = |way| {
+        let found = fields.array(PEER.name, way, CONNS)?;
+        found.ok_or_else(|| LayoutError::Missing(format!("{}.{way}", PEER.name)))
+    };
+    let ((send, size), (recv, _)) = (place("send")?, place("recv")?);
+    let connector = fields.size(ConnectorLayout::SPEC.name)?;
+    if size != connector {
+        let field = format!("an element of {}.send", PEER.name);
+        return Err(LayoutError::Size { field, expected: connector.into(), found: size.into() });
+    }
+    Ok(ChannelPeerLayout { send, recv })
 }
 
 fn mem(fields: &Fields) -> Result<MemLayout, LayoutError> {
