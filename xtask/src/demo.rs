@@ -53,7 +53,7 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
 fn build() -> Result<String> {
     let mut cargo = toolchain::cargo();
     cargo.args(["build", "--release", "-p", "mycroft-agent", "-p", "mycroft-bed"]);
-    cargo.args(["-p", "mycroft-bed-cuda", "-p", "mycroft-bed-nvml"]);
+    cargo.args(["-p", "mycroft-bed-cuda", "-p", "mycroft-bed-nvml", "-p", "mycroft-bed-cudart"]);
     if !stream::run(&mut cargo, |_| false)?.success {
         bail!("cannot build the bed and the agent");
     }

@@ -1,10 +1,21 @@
 //! What a test program needs of CUDA itself, found by name in the preloaded library.
 #![expect(unreachable_pub, reason = "found by name, not by path")]
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 
 use crate::error::Code;
-use crate::{device, memory, stream};
+use crate::{api, device, memory, stream};
+
+/// The function that stands for a CUDA runtime function, for the stand-in `libcudart`; null if there is none.
+///
+/// # Safety
+/// `name` is a C string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bed_function(name: *const c_char) -> *mut c_void {
+    // SAFETY: by this function's contract.
+    let name = unsafe { CStr::from_ptr(name) }.to_str();
+    name.ok().and_then(api::function).unwrap_or(0) as *mut c_void
+}
 
 /// # Safety
 /// `out` is a place for a handle.

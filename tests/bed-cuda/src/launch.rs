@@ -52,7 +52,8 @@ unsafe fn launch(function: *const c_void, blocks: c_uint, on: *mut c_void, args:
         return error::fail(NOT_SUPPORTED);
     };
     trace!("launch {name}: {blocks} blocks, {} words of arguments", args.len());
-    if !name.contains("ncclDevKernel") {
+    // the second name is that of 2.18
+    if !name.contains("ncclDevKernel") && !name.contains("ncclKernel_") {
         report!("kernel {name} is not emulated");
         return error::fail(NOT_SUPPORTED);
     }

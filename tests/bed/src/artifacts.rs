@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use tempfile::TempDir;
 
-const BUILD: &str = "cargo build --release -p mycroft-bed -p mycroft-bed-cuda -p mycroft-bed-nvml";
+const BUILD: &str =
+    "cargo build --release -p mycroft-bed -p mycroft-bed-cuda -p mycroft-bed-nvml -p mycroft-bed-cudart";
 
 /// A built file by name: in `BED_BIN_DIR`, else next to this program (or above it, for a test), else in the other
 /// profile's folder.

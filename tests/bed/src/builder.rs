@@ -15,7 +15,7 @@ use crate::control::{self, Control};
 use crate::fault::Fault;
 use crate::job::Job;
 use crate::netns::Hosts;
-use crate::workload::{Dtype, Op, RedOp, Step};
+use crate::workload::{Algorithm, Dtype, Op, Protocol, RedOp, Step};
 use crate::{artifacts, layout, nccl, spawn};
 
 /// What a job is to be; see [`Job::builder`].
@@ -31,8 +31,12 @@ pub struct Builder {
     iters: u64,
     pause: Duration,
     check: bool,
+    protocol: Protocol,
+    algorithm: Algorithm,
+    channels: usize,
     pub(crate) netns: bool,
     pub(crate) thread_names: bool,
+    like_pytorch: bool,
     timeout: Duration,
     faults: Vec<Fault>,
     no_data: Vec<usize>,
@@ -68,10 +72,18 @@ impl Builder {
         pause: Duration,
         /// Whether every rank checks the data of every iteration (default yes).
         check: bool,
+        /// Protocol (default `Simple`). Send/recv has no `Ll128` and then uses `Simple`, as it does for large messages.
+        protocol: Protocol,
+        /// Algorithm (default `Ring`).
+        algorithm: Algorithm,
+        /// Channels; 0 leaves it to NCCL (default). Small calls may use fewer.
+        channels: usize,
         /// A network namespace per process, which needs root (default no).
         netns: bool,
         /// Lets NCCL name its threads, which `StarveProxy` needs; by default they have no names, as in production.
         thread_names: bool,
+        /// Ranks wait and look for errors as PyTorch does, with events and a watchdog (default no).
+        like_pytorch: bool,
         /// Processes end themselves after this (default 5 minutes).
         timeout: Duration,
     }
@@ -149,6 +161,10 @@ impl Builder {
         let dir = folder.path().to_owned();
         fs::write(dir.join("layout"), layout::of_library(&library, &self.nccl)?.as_bytes())?;
         symlink(artifacts::find("libbed_nvml.so")?, dir.join("libnvidia-ml.so.1"))?;
+        if self.like_pytorch {
+            // a copy: it goes by this name in the list of mapped files, too
+            fs::copy(artifacts::find("libbed_cudart.so")?, dir.join("libcudart.so.12"))?;
+        }
         let control = Control::create(&dir.join("control"), self.ranks)?;
         self.no_data.iter().for_each(|rank| control.move_no_data(*rank));
         let processes = self.ranks / self.gpus_per_proc;
@@ -200,6 +216,9 @@ impl Builder {
         if !self.check {
             command.arg("--no-check");
         }
+        if self.like_pytorch {
+            command.arg("--like-pytorch");
+        }
         self.set_environment(job, &mut command, process)?;
         let log = fs::File::create(job.log_path(process))?;
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).current_dir(&job.dir);
@@ -229,12 +248,21 @@ impl Builder {
             ("NCCL_CUMEM_ENABLE", "0"),
             ("NCCL_CUMEM_HOST_ENABLE", "0"),
             ("NCCL_NVLS_ENABLE", "0"),
-            ("NCCL_ALGO", "Ring"),
-            ("NCCL_PROTO", "Simple"),
-            ("NCCL_P2P_LL_THRESHOLD", "0"),
+            ("NCCL_ALGO", self.algorithm.name()),
+            ("NCCL_PROTO", self.protocol.name()),
             ("NCCL_DEBUG", "WARN"),
         ];
         command.envs(settings);
+        // send/recv uses LL up to a size, and only where connections do not share a buffer
+        if self.protocol == Protocol::Ll {
+            command.env("NCCL_NET_SHARED_BUFFERS", "0");
+        } else {
+            command.env("NCCL_P2P_LL_THRESHOLD", "0");
+        }
+        if self.channels > 0 {
+            let channels = self.channels.to_string();
+            command.env("NCCL_MIN_NCHANNELS", &channels).env("NCCL_MAX_NCHANNELS", &channels);
+        }
         if self.thread_names {
             command.env("NCCL_SET_THREAD_NAME", "1");
         }
@@ -265,8 +293,12 @@ impl Default for Builder {
             iters: 0,
             pause: Duration::ZERO,
             check: true,
+            protocol: Protocol::Simple,
+            algorithm: Algorithm::Ring,
+            channels: 0,
             netns: false,
             thread_names: false,
+            like_pytorch: false,
             timeout: Duration::from_secs(300),
             faults: Vec::new(),
             no_data: Vec::new(),

@@ -28,6 +28,7 @@ const R_ENTERED: usize = 1;
 const R_COMPLETED: usize = 2;
 const R_WRONG: usize = 3;
 const R_INIT_US: usize = 4;
+const R_WORKS_DONE: usize = 5;
 /// Fault slots: kind, iteration, argument.
 const R_FAULTS: usize = 16;
 const FAULT_WORDS: usize = 3;
@@ -203,6 +204,15 @@ impl Control {
 
     pub fn set_init_time(&self, rank: usize, time: Duration) {
         self.put(rank, R_INIT_US, time.as_micros() as u64);
+    }
+
+    /// Works that the watchdog of a job like PyTorch has found done.
+    pub fn works_done(&self, rank: usize) -> u64 {
+        self.get(rank, R_WORKS_DONE)
+    }
+
+    pub fn add_works_done(&self, rank: usize, works: u64) {
+        self.word(rank, R_WORKS_DONE).fetch_add(works, Ordering::AcqRel);
     }
 
     /// Kernels that the emulated GPU has begun.

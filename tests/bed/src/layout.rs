@@ -51,9 +51,11 @@ const COMM: Struct = Struct {
 const LATER_COMM: Struct = Struct { name: "ncclKernelComm", ..COMM };
 const FIRST_LATER_COMM: u32 = 22800;
 
-/// Structures of every release.
-const COMMON: &[Struct] = &[
-    Struct { name: "ncclDevChannelPeer", short: "peer", fields: &[("send", Any), ("recv", Any)] },
+/// Of every release.
+const PEER: Struct = Struct { name: "ncclDevChannelPeer", short: "peer", fields: &[("send", Any), ("recv", Any)] };
+
+/// How kernel and proxy talk about a connection's slots: in records.
+const RECORDS: &[Struct] = &[
     Struct {
         name: "ncclConnInfo",
         short: "conn",
@@ -73,6 +75,20 @@ const COMMON: &[Struct] = &[
     },
 ];
 
+/// Up to 2.19, in an array of sizes and one of offsets.
+const ARRAYS: &[Struct] = &[Struct {
+    name: "ncclConnInfo",
+    short: "conn",
+    fields: &[
+        ("buffs", Bytes(24)),
+        ("tail", PTR),
+        ("head", PTR),
+        ("sizesFifo", PTR),
+        ("offsFifo", PTR),
+        ("step", Bytes(8)),
+    ],
+}];
+
 /// From 2.22 on.
 const BATCHES: &[Struct] = &[
     Struct {
@@ -84,6 +100,8 @@ const BATCHES: &[Struct] = &[
             ("ring.next", Bytes(4)),
             ("ring.userRanks", PTR),
             ("ring.index", Bytes(4)),
+            ("tree.up", Bytes(4)),
+            ("tree.down", Bytes(12)),
             ("workCounter", Bytes(8)),
         ],
     },
@@ -157,7 +175,7 @@ const BATCHES: &[Struct] = &[
     },
 ];
 
-/// Up to 2.21.
+/// The channel and the works of up to 2.21.
 const OLD_WORKS: &[Struct] = &[
     Struct {
         name: "ncclDevChannel",
@@ -168,6 +186,8 @@ const OLD_WORKS: &[Struct] = &[
             ("ring.next", Bytes(4)),
             ("ring.userRanks", PTR),
             ("ring.index", Bytes(4)),
+            ("tree.up", Bytes(4)),
+            ("tree.down", Bytes(12)),
             ("workFifoDone", PTR),
         ],
     },
@@ -184,6 +204,10 @@ const OLD_WORKS: &[Struct] = &[
             ("p2pElems", Any),
         ],
     },
+];
+
+/// From 2.20 to 2.21: a work says which part is the channel's.
+const PARTS: &[Struct] = &[
     Struct {
         name: "ncclWorkElem",
         short: "elem",
@@ -219,8 +243,46 @@ const OLD_WORKS: &[Struct] = &[
     },
 ];
 
-/// First release with batches.
+/// Up to 2.19: every channel works out its part.
+const SHARES: &[Struct] = &[
+    Struct {
+        name: "ncclWorkElem",
+        short: "elem",
+        fields: &[
+            ("isUsed", Bits),
+            ("redOpArgIsPtr", Bits),
+            ("regUsed", Bits),
+            ("nWarps", Bytes(1)),
+            ("root", Bytes(4)),
+            ("sendbuff", PTR),
+            ("recvbuff", PTR),
+            ("count", Bytes(8)),
+            ("redOpArg", Bytes(8)),
+            ("lastChunkSize", Bytes(8)),
+            ("bid", Bytes(1)),
+            ("nChannels", Bytes(1)),
+        ],
+    },
+    Struct {
+        name: "ncclWorkElemP2p",
+        short: "p2pelem",
+        fields: &[
+            ("peer", Bits),
+            ("proto", Bits),
+            ("p2pType", Bytes(1)),
+            ("ngroups", Bytes(1)),
+            ("buffHi32", Bytes(4)),
+            ("buffLo32", Bytes(4)),
+            ("countHi32", Bytes(4)),
+            ("countLo32", Bytes(4)),
+            ("chunkSize", Bytes(4)),
+        ],
+    },
+];
+
+/// First release with batches, and the first with records of slots and with parts.
 const FIRST_BATCHES: u32 = 22300;
+const FIRST_RECORDS: u32 = 22000;
 
 /// `2.27.5` as NCCL numbers it: 22705.
 fn code(version: &str) -> Result<u32> {
@@ -247,8 +309,12 @@ pub fn of_library(library: &Path, version: &str) -> Result<Arc<str>> {
 /// What the emulation needs of a release.
 fn structs(code: u32) -> Vec<Struct> {
     let comm = if code >= FIRST_LATER_COMM { LATER_COMM } else { COMM };
-    let works = if code >= FIRST_BATCHES { BATCHES } else { OLD_WORKS };
-    [comm].iter().chain(COMMON).chain(works).copied().collect()
+    let rest: &[&[Struct]] = match code {
+        FIRST_BATCHES.. => &[RECORDS, BATCHES],
+        FIRST_RECORDS.. => &[RECORDS, OLD_WORKS, PARTS],
+        _ => &[ARRAYS, OLD_WORKS, SHARES],
+    };
+    [comm, PEER].iter().chain(rest.iter().copied().flatten()).copied().collect()
 }
 
 fn describe(library: &Path, version: &str, structs: &[Struct]) -> Result<String> {

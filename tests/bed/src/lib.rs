@@ -36,4 +36,4 @@ pub use fault::{Fault, NOW, Timed};
 pub use job::Job;
 pub use nccl::{NotSetUp, library};
 pub use rank::Rank;
-pub use workload::{Dtype, Op, RedOp, Step};
+pub use workload::{Algorithm, Dtype, Op, Protocol, RedOp, Step};

@@ -50,6 +50,11 @@ impl<'a> Rank<'a> {
         self.job.control.init_time(self.index)
     }
 
+    /// Works that its watchdog has found done (only in a job like PyTorch).
+    pub fn works_done(&self) -> u64 {
+        self.job.control.works_done(self.index)
+    }
+
     /// Kernels that the rank's emulated GPU has begun.
     pub fn launches(&self) -> u64 {
         self.job.control.launches(self.index)

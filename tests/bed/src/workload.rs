@@ -77,6 +77,23 @@ named! {
     }
 }
 
+named! {
+    /// NCCL's protocols: `Simple` by step counters, the others by flags in lines of 16 or 128 bytes.
+    Protocol {
+        Simple = "simple",
+        Ll = "ll",
+        Ll128 = "ll128",
+    }
+}
+
+named! {
+    /// NCCL's algorithms; `Tree` is there for `AllReduce` only.
+    Algorithm {
+        Ring = "ring",
+        Tree = "tree",
+    }
+}
+
 impl Dtype {
     pub fn size(self) -> usize {
         match self {

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{LONG, alone, job, releases};
-use mycroft_bed::{Dtype, Op, RedOp, Step};
+use mycroft_bed::{Dtype, Op, Protocol, RedOp, Step};
 
 /// More than one chunk a rank and channel, and no round number.
 const LARGE: usize = 300_007;
@@ -73,9 +73,11 @@ fn a_job_that_is_told_to_stop_ends_well() {
 fn a_gpu_that_moves_no_data_is_noticed() {
     let _alone = alone();
     for release in releases() {
-        let job = job(&release).ranks(2).iters(2).no_data(0).start().unwrap();
-        let statuses = job.wait(LONG).unwrap();
-        assert!(job.rank(1).wrong() > 0, "NCCL {release}: {}", job.describe());
-        assert!(statuses.iter().any(|s| s.code() == Some(2)), "NCCL {release}: {statuses:?}");
+        for protocol in [Protocol::Simple, Protocol::Ll] {
+            let job = job(&release).ranks(2).protocol(protocol).iters(2).no_data(0).start().unwrap();
+            let statuses = job.wait(LONG).unwrap();
+            assert!(job.rank(1).wrong() > 0, "NCCL {release}, {protocol}: {}", job.describe());
+            assert!(statuses.iter().any(|s| s.code() == Some(2)), "NCCL {release}, {protocol}: {statuses:?}");
+        }
     }
 }

@@ -12,6 +12,7 @@ const ALLOWED: &[(&str, &str)] = &[
     ("mycroft-agent/src/probe/", "map values are promised to be plain bytes, and links are made by system calls"),
     ("tests/bed-cuda/", "is a C library to NCCL"),
     ("tests/bed-nvml/", "is a C library to NCCL"),
+    ("tests/bed-cudart/", "is a C library to an application"),
     (
         "tests/bed/src/",
         "calls NCCL, a C library, shares memory with its ranks, and prepares them between fork and exec",

@@ -35,6 +35,15 @@ impl Elem {
     fn signed(self) -> bool {
         matches!(self, Elem::I8 | Elem::I32 | Elem::I64)
     }
+
+    /// The argument with which [`Kind::MinMax`] finds the greatest or the least.
+    fn order(self, greatest: bool) -> u64 {
+        if matches!(self, Elem::F16 | Elem::F32 | Elem::F64 | Elem::Bf16) {
+            return u64::from(greatest);
+        }
+        let mask = if self.signed() { 1 << (8 * self.size() - 1) } else { 0 };
+        if greatest { !mask } else { mask }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,11 +54,16 @@ pub(super) enum Kind {
     MinMax,
     PreMulSum,
     SumPostDiv,
+    /// Of their own before 2.19.
+    Max,
+    Min,
 }
 
 impl Kind {
     /// In the order of `ncclDevRedOp_t`.
     pub(super) const ALL: [Kind; 5] = [Kind::Sum, Kind::Prod, Kind::MinMax, Kind::PreMulSum, Kind::SumPostDiv];
+    pub(super) const OF_2_18: [Kind; 6] =
+        [Kind::Sum, Kind::Prod, Kind::Max, Kind::Min, Kind::PreMulSum, Kind::SumPostDiv];
 }
 
 /// A reduction with its argument.
@@ -66,10 +80,12 @@ impl Reduction {
     pub(super) const COPY: Reduction = Reduction { elem: Elem::I8, kind: Kind::Sum, arg: 0, signed: false };
 
     pub(super) fn new(elem: Elem, kind: Kind, arg: u64, signed_in_arg: bool) -> Reduction {
-        if kind == Kind::SumPostDiv && signed_in_arg {
-            return Reduction { elem, kind, arg: arg >> 1, signed: arg & 1 == 1 };
-        }
-        Reduction { elem, kind, arg, signed: elem.signed() }
+        let (kind, arg, signed) = match kind {
+            Kind::SumPostDiv if signed_in_arg => (kind, arg >> 1, arg & 1 == 1),
+            Kind::Max | Kind::Min => (Kind::MinMax, elem.order(kind == Kind::Max), elem.signed()),
+            _ => (kind, arg, elem.signed()),
+        };
+        Reduction { elem, kind, arg, signed }
     }
 
     pub(super) fn has_pre(&self) -> bool {
@@ -155,7 +171,8 @@ impl Reduction {
         match self.kind {
             Kind::Sum | Kind::PreMulSum | Kind::SumPostDiv => run!(T::plus),
             Kind::Prod => run!(T::times),
-            Kind::MinMax => run!(|x: T, y: T| x.least(y, arg)),
+            // `new` leaves only the first of the three
+            Kind::MinMax | Kind::Max | Kind::Min => run!(|x: T, y: T| x.least(y, arg)),
         }
     }
 }

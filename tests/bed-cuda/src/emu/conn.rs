@@ -1,74 +1,17 @@
-//! One end of a connection, and the step that all of NCCL's rings are made of.
+//! One end of a connection: waiting for a slot's data or for its room, and handing it on.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::combine::Reduction;
-use super::layout::Layout;
-use super::place::{Field, Place};
-use crate::knobs;
+use super::block::{Aborted, Block, SLOTS};
+use super::func::Proto;
+use super::layout::{Layout, Records, Slots};
+use super::lines;
+use super::place::{Field, Place, Plain};
 
-/// Slots of a connection's buffer.
-const SLOTS: u64 = 8;
-/// Index of the Simple protocol in NCCL's arrays.
-pub(super) const SIMPLE: usize = 2;
 /// A slot's record says so when the data lie at an offset of their own.
 const MODE_OFFSET: i32 = 1;
 
-/// The communicator was aborted: the kernel ends where it is.
-pub(super) struct Aborted;
-
-/// What the threads of one block share.
-pub(super) struct Block<'a> {
-    pub(super) layout: &'a Layout,
-    pub(super) comm: Place,
-    pub(super) channel: Place,
-    pub(super) channel_id: u32,
-    pub(super) rank: i32,
-    pub(super) ranks: i32,
-    /// Number of this kernel on its rank.
-    pub(super) collective: u64,
-    /// Steps that this block has begun.
-    pub(super) steps: AtomicU64,
-    pub(super) abort: Option<&'static AtomicU32>,
-    pub(super) moves_data: bool,
-}
-
-impl Block<'_> {
-    pub(super) fn aborted(&self) -> bool {
-        self.abort.is_some_and(|a| a.load(Ordering::Acquire) != 0)
-    }
-
-    /// Counts a step; this is where a stall of the GPU takes hold.
-    fn begin_step(&self) -> Result<(), Aborted> {
-        let step = self.steps.fetch_add(1, Ordering::Relaxed);
-        while knobs::stalls(self.rank as u64, self.collective, step) {
-            if self.aborted() {
-                return Err(Aborted);
-            }
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        Ok(())
-    }
-
-    /// Waits until `counter` and `ahead` have reached `upto`, as a kernel does: by looking again and again.
-    ///
-    /// The sum wraps: a head that begins at minus eight gives no room until the proxy says where the slots are.
-    fn wait(&self, counter: &AtomicU64, ahead: u64, upto: u64) -> Result<(), Aborted> {
-        let mut spins = 0u32;
-        while counter.load(Ordering::Acquire).wrapping_add(ahead) < upto {
-            if self.aborted() {
-                return Err(Aborted);
-            }
-            spins += 1;
-            // Never a yield: see `yielding`.
-            std::thread::sleep(Duration::from_micros(if spins < 500 { 20 } else { 200 }));
-        }
-        Ok(())
-    }
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
     Send,
     Recv,
@@ -79,21 +22,28 @@ pub(super) struct End<'a> {
     layout: &'a Layout,
     info: Place,
     step: u64,
+    proto: Proto,
+    /// Of a buffer of its own, where slots follow each other.
+    slot_bytes: usize,
 }
 
 impl<'a> End<'a> {
     /// `index`: 0 for collectives, 1 for send/recv. `unit`: steps move in multiples of it.
-    pub(super) fn open(block: &Block<'a>, peer: i32, way: Way, index: usize, unit: u64) -> End<'a> {
+    pub(super) fn open(block: &Block<'a>, peer: i32, way: Way, index: usize, proto: Proto, unit: u64) -> End<'a> {
         let conn = &block.layout.conn;
         let peers = block.channel.follow(block.layout.channel.peers);
         let peer = peers.follow(Field::new(0).nth(peer as usize));
         let first = if way == Way::Send { conn.peer_send } else { conn.peer_recv };
         let info = peer.plus(first + index * conn.size);
         let step = info.get(conn.step).next_multiple_of(unit);
-        if way == Way::Recv {
+        if way == Way::Recv && proto == Proto::Simple {
             info.follow(conn.head).counter().store(step, Ordering::Release);
         }
-        End { layout: block.layout, info, step }
+        let slot_bytes = match &block.layout.slots {
+            Slots::Records(r) if proto == Proto::Simple => info.get(r.slot_size) as usize,
+            _ => block.slot_bytes(proto),
+        };
+        End { layout: block.layout, info, step, proto, slot_bytes }
     }
 
     /// Leaves the step for the next kernel.
@@ -109,145 +59,145 @@ impl<'a> End<'a> {
         self.info.follow(self.layout.conn.tail).counter()
     }
 
+    /// The number of the current slot.
+    fn nth(&self) -> usize {
+        (self.step % SLOTS as u64) as usize
+    }
+
+    /// The current slot's element of an array that a pointer of the connection leads to.
+    fn element<T: Plain>(&self, array: Field<*mut u8>) -> Option<(Place, Field<T>)> {
+        let array = self.info.follow(array);
+        (!array.is_null()).then(|| (array, Field::new(0).nth(self.nth())))
+    }
+
     /// The record of the current slot, through which kernel and proxy talk.
-    fn record(&self) -> Option<Place> {
-        let fifo = self.info.follow(self.layout.conn.fifo);
-        (!fifo.is_null()).then(|| fifo.plus((self.step % SLOTS) as usize * self.layout.fifo.size))
+    fn record(&self, records: &Records) -> Option<Place> {
+        let first = self.info.follow(records.first);
+        (!first.is_null()).then(|| first.plus(self.nth() * records.size))
+    }
+
+    /// Where the current slot lies in a buffer that connections share: not with lines.
+    fn shared_offset(&self) -> Option<usize> {
+        if self.proto != Proto::Simple {
+            return None;
+        }
+        match &self.layout.slots {
+            Slots::Records(r) => {
+                let record = self.record(r).filter(|p| p.load(r.mode) == MODE_OFFSET)?;
+                Some(if r.wide_offset {
+                    record.get(Field::<u64>::new(r.offset)) as usize
+                } else {
+                    record.get(Field::<i32>::new(r.offset)) as usize
+                })
+            }
+            Slots::Arrays { offsets, .. } => {
+                let (array, field) = self.element::<i32>(*offsets)?;
+                Some(array.load(field) as usize)
+            }
+        }
     }
 
     /// Where the data of the current slot lie.
     fn slot(&self) -> *mut u8 {
-        let (conn, fifo) = (&self.layout.conn, &self.layout.fifo);
-        let buffer = self.info.follow(conn.buffers.nth(SIMPLE)).address();
-        if let Some(record) = self.record().filter(|r| r.load(fifo.mode) == MODE_OFFSET) {
-            let offset = if fifo.wide_offset {
-                record.get(Field::<u64>::new(fifo.offset)) as usize
-            } else {
-                record.get(Field::<i32>::new(fifo.offset)) as usize
-            };
-            return buffer.wrapping_add(offset);
-        }
-        buffer.wrapping_add((self.step % SLOTS) as usize * self.info.get(conn.slot_size) as usize)
+        let buffer = self.info.follow(self.layout.conn.buffers.nth(self.proto as usize)).address();
+        buffer.wrapping_add(self.shared_offset().unwrap_or(self.nth() * self.slot_bytes))
     }
 
-    fn await_data(&self, block: &Block<'_>, steps: u64) -> Result<*const u8, Aborted> {
-        block.wait(self.tail(), 0, self.step + steps)?;
-        Ok(self.slot())
-    }
-
-    fn await_room(&self, block: &Block<'_>, steps: u64, bytes: usize) -> Result<*mut u8, Aborted> {
-        block.wait(self.head(), SLOTS, self.step + steps)?;
-        if let Some(record) = self.record() {
-            record.set(self.layout.fifo.bytes, bytes as u64);
-        }
-        Ok(self.slot())
-    }
-
-    fn post(&mut self, counter: &AtomicU64, steps: u64) {
-        self.step += steps;
-        counter.store(self.step, Ordering::Release);
-    }
-}
-
-/// How a chunk is cut: slices a chunk, steps a slice, and the bytes of a step.
-#[derive(Clone, Copy)]
-pub(super) struct Cut {
-    pub(super) slices: usize,
-    pub(super) steps: u64,
-    pub(super) step_bytes: usize,
-}
-
-impl Cut {
-    pub(super) fn unit(self) -> u64 {
-        self.slices as u64 * self.steps
-    }
-
-    /// Elements of a slice of a chunk of `n`.
-    fn slice(self, n: usize, size: usize) -> usize {
-        let even = n.div_ceil(16 * self.slices) * 16;
-        even.max(self.step_bytes / size * self.steps as usize / 32)
-    }
-}
-
-/// What a step takes and gives; `None` for what it does without.
-#[derive(Default)]
-pub(super) struct Step<'e, 'a> {
-    pub(super) from: Option<&'e mut End<'a>>,
-    pub(super) to: Option<&'e mut End<'a>>,
-    pub(super) input: Option<*const u8>,
-    pub(super) output: Option<*mut u8>,
-    /// The output is final.
-    pub(super) finish: bool,
-}
-
-impl Step<'_, '_> {
-    /// Takes `n` elements that arrive and/or the local input, and gives the result to the output and/or the next rank.
-    ///
-    /// # Safety
-    /// `input` and `output` are valid for `n` elements of the reduction's type.
-    pub(super) unsafe fn run(mut self, block: &Block<'_>, op: &Reduction, cut: Cut, n: usize) -> Result<(), Aborted> {
-        let size = op.elem.size();
-        let slice = cut.slice(n, size);
-        let mut done = 0;
-        for _ in 0..cut.slices {
-            block.begin_step()?;
-            let part = slice.min(n - done);
-            let arrived = self.from.as_ref().map(|e| e.await_data(block, cut.steps)).transpose()?;
-            let out = self.to.as_ref().map(|e| e.await_room(block, cut.steps, part * size)).transpose()?;
-            if part > 0 && block.moves_data {
-                // SAFETY: `done + part <= n`, so the buffers are valid there; a slot holds a slice.
-                unsafe {
-                    let input = self.input.map(|p| p.add(done * size));
-                    let output = self.output.map(|p| p.add(done * size));
-                    move_data(op, arrived, input, output, out, part, self.finish);
+    /// Tells the proxy how much the current slot holds.
+    fn announce(&self, bytes: usize) {
+        match &self.layout.slots {
+            Slots::Records(r) => {
+                if let Some(record) = self.record(r) {
+                    record.set(r.bytes, bytes as u64);
                 }
             }
-            if let Some(end) = self.from.as_mut() {
-                end.post(end.head(), cut.steps);
+            Slots::Arrays { sizes, .. } => {
+                if let Some((array, field)) = self.element::<i32>(*sizes) {
+                    array.set(field, bytes as i32);
+                }
             }
-            if let Some(end) = self.to.as_mut() {
-                end.post(end.tail(), cut.steps);
-            }
-            done += part;
         }
+    }
+
+    /// Waits for `bytes` of data in the current slot.
+    pub(super) fn await_data(&self, block: &Block<'_>, steps: u64, bytes: usize) -> Result<Arrived, Aborted> {
+        let in_tail = || self.tail().load(Ordering::Acquire) >= self.step + steps;
+        if self.proto == Proto::Simple {
+            block.wait(in_tail)?;
+            return Ok(Arrived::Slot(self.slot()));
+        }
+        let (slot, mut seen) = (self.slot(), 0);
+        // SAFETY: the slot is the connection's, and a step fits into a slot.
+        block.wait(|| unsafe { lines::arrived(self.proto, slot, self.step, bytes, &mut seen) })?;
+        if self.proto == Proto::Ll128 {
+            // a GPU sees a line at once or not at all; the kernel's copy out of a socket promises less
+            block.wait(in_tail)?;
+        }
+        // SAFETY: as above, and all of it has arrived.
+        Ok(Arrived::Unpacked(unsafe { lines::unpack(self.proto, slot, bytes) }))
+    }
+
+    /// Waits until the current slot is free, and tells the proxy how much it will hold.
+    pub(super) fn await_room(&self, block: &Block<'_>, steps: u64, bytes: usize) -> Result<(), Aborted> {
+        // the sum wraps: a head that begins at minus eight gives no room until the proxy says where the slots are
+        let room = || self.head().load(Ordering::Acquire).wrapping_add(SLOTS as u64) >= self.step + steps;
+        block.wait(room)?;
+        self.announce(lines::wire_bytes(self.proto, bytes));
         Ok(())
+    }
+
+    /// Where data can be written that need no packing.
+    pub(super) fn plain_slot(&self) -> Option<*mut u8> {
+        (self.proto == Proto::Simple).then(|| self.slot())
+    }
+
+    /// Puts `bytes` of data into the current slot; without data, only what makes it valid.
+    ///
+    /// # Safety
+    /// `data` is valid for `bytes`.
+    pub(super) unsafe fn fill(&self, data: Option<*const u8>, bytes: usize) {
+        let slot = self.slot();
+        // SAFETY: by this function's contract; a step fits into a slot, which is ours until it is posted.
+        unsafe {
+            match (self.proto, data) {
+                (Proto::Simple, Some(data)) if data != slot.cast_const() => {
+                    std::ptr::copy_nonoverlapping(data, slot, bytes);
+                }
+                (Proto::Simple, _) => {}
+                (proto, Some(data)) => {
+                    lines::pack(proto, slot, self.step, std::slice::from_raw_parts(data, bytes));
+                }
+                (proto, None) => lines::pack(proto, slot, self.step, &vec![0; bytes]),
+            }
+        }
+    }
+
+    /// Gives the current slot back to the sender.
+    pub(super) fn release(&mut self, steps: u64) {
+        self.step += steps;
+        self.head().store(self.step, Ordering::Release);
+    }
+
+    /// Gives the current slot to the receiver. With LL, the flags in the data do that.
+    pub(super) fn post(&mut self, steps: u64) {
+        self.step += steps;
+        if self.proto != Proto::Ll {
+            self.tail().store(self.step, Ordering::Release);
+        }
     }
 }
 
-/// # Safety
-/// Every address given is valid for `n` elements.
-unsafe fn move_data(
-    op: &Reduction,
-    arrived: Option<*const u8>,
-    input: Option<*const u8>,
-    output: Option<*mut u8>,
-    out: Option<*mut u8>,
-    n: usize,
-    finish: bool,
-) {
-    let bytes = n * op.elem.size();
-    let Some(to) = output.or(out) else { return };
-    let mut scaled = Vec::new();
-    // SAFETY: by this function's contract; `scaled` has room for `n` elements.
-    unsafe {
-        let input = input.map(|input| {
-            if !op.has_pre() {
-                return input;
-            }
-            scaled.resize(bytes, 0u8);
-            op.pre(scaled.as_mut_ptr(), input, n);
-            scaled.as_ptr()
-        });
-        match (arrived, input) {
-            (Some(a), Some(b)) => op.combine(to, a, b, n),
-            (Some(one), None) | (None, Some(one)) => std::ptr::copy(one, to, bytes),
-            (None, None) => return,
-        }
-        if finish && op.has_post() {
-            op.post(to, n);
-        }
-        if let (Some(output), Some(out)) = (output, out) {
-            std::ptr::copy_nonoverlapping(output, out, bytes);
+/// What has arrived.
+pub(super) enum Arrived {
+    Slot(*const u8),
+    Unpacked(Vec<u8>),
+}
+
+impl Arrived {
+    pub(super) fn address(&self) -> *const u8 {
+        match self {
+            Arrived::Slot(at) => *at,
+            Arrived::Unpacked(bytes) => bytes.as_ptr(),
         }
     }
 }

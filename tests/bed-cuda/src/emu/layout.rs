@@ -14,7 +14,7 @@ pub(super) struct Layout {
     pub(super) comm: Comm,
     pub(super) channel: Channel,
     pub(super) conn: Conn,
-    pub(super) fifo: Fifo,
+    pub(super) slots: Slots,
     pub(super) works: Works,
 }
 
@@ -33,6 +33,8 @@ pub(super) struct Channel {
     pub(super) next: Field<i32>,
     pub(super) user_ranks: Pointer,
     pub(super) index: Field<i32>,
+    pub(super) tree_up: Field<i32>,
+    pub(super) tree_down: usize,
     /// Up to 2.21, the device acknowledges works of the fifo here.
     pub(super) fifo_done: Option<Pointer>,
     /// Later, it counts them here.
@@ -47,12 +49,20 @@ pub(super) struct Conn {
     pub(super) buffers: Pointer,
     pub(super) tail: Pointer,
     pub(super) head: Pointer,
-    pub(super) slot_size: Field<i32>,
-    pub(super) fifo: Pointer,
     pub(super) step: Field<u64>,
 }
 
-pub(super) struct Fifo {
+/// What kernel and proxy tell each other about the slots of a connection.
+pub(super) enum Slots {
+    /// From 2.20 on: a record per slot.
+    Records(Records),
+    /// Before: an array of sizes and, if the buffer is shared, one of offsets.
+    Arrays { sizes: Pointer, offsets: Pointer },
+}
+
+pub(super) struct Records {
+    pub(super) slot_size: Field<i32>,
+    pub(super) first: Pointer,
     pub(super) size: usize,
     pub(super) mode: Field<i32>,
     pub(super) offset: usize,
@@ -109,8 +119,10 @@ pub(super) struct P2p {
     pub(super) base: Field<u8>,
     pub(super) parts: [Field<u8>; 2],
     pub(super) chunk: [Field<u8>; 2],
+    /// Whether it goes in lines (LL).
+    pub(super) lines: [Bits; 2],
     /// Any of these set is something that is not emulated.
-    pub(super) special: [Bits; 6],
+    pub(super) special: [Bits; 4],
 }
 
 /// Up to 2.21: works of 512 bytes.
@@ -136,10 +148,24 @@ pub(super) struct OldElem {
     pub(super) recv: Pointer,
     pub(super) count: Field<usize>,
     pub(super) arg: Field<u64>,
-    pub(super) chunk: Bits,
-    pub(super) part: Bits,
-    pub(super) last_chunk: Bits,
-    pub(super) offset: Bits,
+    pub(super) share: OldShare,
+}
+
+/// A channel's share of a work.
+pub(super) enum OldShare {
+    /// From 2.20 on, it is there.
+    Part { chunk: Bits, part: Bits, last_chunk: Bits, offset: Bits },
+    /// Before, it follows from these.
+    Own(OwnShare),
+}
+
+pub(super) struct OwnShare {
+    pub(super) registered: Bits,
+    pub(super) warps: Field<u8>,
+    pub(super) last_chunk: Field<usize>,
+    /// Which of so many channels this is.
+    pub(super) nth: Field<u8>,
+    pub(super) channels: Field<u8>,
 }
 
 pub(super) struct OldP2p {
@@ -147,7 +173,8 @@ pub(super) struct OldP2p {
     pub(super) peer: Bits,
     pub(super) proto: Bits,
     pub(super) kind: Field<u8>,
-    pub(super) registered: Bits,
+    /// Not before 2.20.
+    pub(super) registered: Option<Bits>,
     pub(super) groups: Field<u8>,
     pub(super) buffer: [Field<u32>; 2],
     pub(super) bytes: [Field<u32>; 2],
@@ -201,6 +228,10 @@ impl Items {
         if self.has("field", name) { self.field(name).map(Some) } else { Ok(None) }
     }
 
+    fn optional_bits(&self, name: &str) -> Result<Option<Bits>, String> {
+        if self.has("bits", name) { self.bits(name).map(Some) } else { Ok(None) }
+    }
+
     fn bits(&self, name: &str) -> Result<Bits, String> {
         match self.numbers("bits", name)? {
             &[at, size @ 1..=8, low @ 0..64, width @ 1..=64] => {
@@ -215,7 +246,6 @@ impl Layout {
     pub(super) fn parse(text: &str) -> Result<Layout, String> {
         let i = Items::parse(text)?;
         let version = text.lines().find_map(|l| l.strip_prefix("nccl ")?.trim().parse().ok());
-        let (fifo_offset, offset_size) = i.place("fifo.offset")?;
         Ok(Layout {
             version: version.ok_or("BED_LAYOUT: no version")?,
             comm: Comm {
@@ -232,6 +262,8 @@ impl Layout {
                 next: i.field("channel.ring.next")?,
                 user_ranks: i.field("channel.ring.userRanks")?,
                 index: i.field("channel.ring.index")?,
+                tree_up: i.field("channel.tree.up")?,
+                tree_down: i.place("channel.tree.down")?.0,
                 fifo_done: i.optional("channel.workFifoDone")?,
                 work_counter: i.optional("channel.workCounter")?,
             },
@@ -242,17 +274,9 @@ impl Layout {
                 buffers: i.field("conn.buffs")?,
                 tail: i.field("conn.tail")?,
                 head: i.field("conn.head")?,
-                slot_size: i.field("conn.stepSize")?,
-                fifo: i.field("conn.connFifo")?,
                 step: i.field("conn.step")?,
             },
-            fifo: Fifo {
-                size: i.size("fifo")?,
-                mode: i.field("fifo.mode")?,
-                offset: fifo_offset,
-                wide_offset: offset_size == 8,
-                bytes: i.field("fifo.size")?,
-            },
+            slots: slots(&i)?,
             works: if i.has("size", "batch") {
                 Works::Batches(Box::new(batches(&i)?))
             } else {
@@ -260,6 +284,22 @@ impl Layout {
             },
         })
     }
+}
+
+fn slots(i: &Items) -> Result<Slots, String> {
+    if !i.has("size", "fifo") {
+        return Ok(Slots::Arrays { sizes: i.field("conn.sizesFifo")?, offsets: i.field("conn.offsFifo")? });
+    }
+    let (offset, offset_size) = i.place("fifo.offset")?;
+    Ok(Slots::Records(Records {
+        slot_size: i.field("conn.stepSize")?,
+        first: i.field("conn.connFifo")?,
+        size: i.size("fifo")?,
+        mode: i.field("fifo.mode")?,
+        offset,
+        wide_offset: offset_size == 8,
+        bytes: i.field("fifo.size")?,
+    }))
 }
 
 fn batches(i: &Items) -> Result<Batches, String> {
@@ -303,9 +343,8 @@ fn batches(i: &Items) -> Result<Batches, String> {
             base: i.field("p2p.channelBase")?,
             parts: [i.field("p2p.nSendChannels")?, i.field("p2p.nRecvChannels")?],
             chunk: [i.field("p2p.sendChunkSize_u32fp8")?, i.field("p2p.recvChunkSize_u32fp8")?],
+            lines: [i.bits("p2p.sendProtoLL")?, i.bits("p2p.recvProtoLL")?],
             special: [
-                i.bits("p2p.sendProtoLL")?,
-                i.bits("p2p.recvProtoLL")?,
                 i.bits("p2p.sendNetReg")?,
                 i.bits("p2p.recvNetReg")?,
                 i.bits("p2p.sendIpcReg")?,
@@ -313,6 +352,24 @@ fn batches(i: &Items) -> Result<Batches, String> {
             ],
         },
     })
+}
+
+fn old_share(i: &Items) -> Result<OldShare, String> {
+    if i.has("bits", "elem.chunkCount") {
+        return Ok(OldShare::Part {
+            chunk: i.bits("elem.chunkCount")?,
+            part: i.bits("elem.workCount")?,
+            last_chunk: i.bits("elem.lastChunkCount")?,
+            offset: i.bits("elem.workOffset")?,
+        });
+    }
+    Ok(OldShare::Own(OwnShare {
+        registered: i.bits("elem.regUsed")?,
+        warps: i.field("elem.nWarps")?,
+        last_chunk: i.field("elem.lastChunkSize")?,
+        nth: i.field("elem.bid")?,
+        channels: i.field("elem.nChannels")?,
+    }))
 }
 
 fn old_works(i: &Items) -> Result<OldWorks, String> {
@@ -333,10 +390,7 @@ fn old_works(i: &Items) -> Result<OldWorks, String> {
             recv: i.field("elem.recvbuff")?,
             count: i.field("elem.count")?,
             arg: i.field("elem.redOpArg")?,
-            chunk: i.bits("elem.chunkCount")?,
-            part: i.bits("elem.workCount")?,
-            last_chunk: i.bits("elem.lastChunkCount")?,
-            offset: i.bits("elem.workOffset")?,
+            share: old_share(i)?,
         },
         p2p_elems: i.place("work.p2pElems")?.0,
         p2p: OldP2p {
@@ -344,7 +398,7 @@ fn old_works(i: &Items) -> Result<OldWorks, String> {
             peer: i.bits("p2pelem.peer")?,
             proto: i.bits("p2pelem.proto")?,
             kind: i.field("p2pelem.p2pType")?,
-            registered: i.bits("p2pelem.reg")?,
+            registered: i.optional_bits("p2pelem.reg")?,
             groups: i.field("p2pelem.ngroups")?,
             buffer: [i.field("p2pelem.buffHi32")?, i.field("p2pelem.buffLo32")?],
             bytes: [i.field("p2pelem.countHi32")?, i.field("p2pelem.countLo32")?],

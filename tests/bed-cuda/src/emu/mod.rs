@@ -1,4 +1,4 @@
-//! The device half of NCCL on host threads: ring collectives and send/recv with the Simple protocol.
+//! The device half of NCCL on host threads: ring collectives, AllReduce over a tree, and send/recv.
 //!
 //! A launch becomes one thread a channel (a CUDA block). It shares with NCCL's host half what a real kernel shares:
 //! the launch's work descriptors, each connection's step counters (tail: what the sender has filled, head: what the
@@ -10,17 +10,23 @@ mod combine;
 mod conn;
 mod func;
 mod layout;
+mod lines;
 mod p2p;
 mod place;
 mod ring;
+mod rounds;
+mod step;
+mod tree;
 mod work;
 mod work_old;
 
 use std::sync::OnceLock;
 
 use crate::launch::Launch;
-use func::Functions;
+use block::{Aborted, Block};
+use func::{Algo, Function, Functions};
 use layout::Layout;
+use ring::Part;
 
 struct Model {
     layout: Layout,
@@ -52,8 +58,14 @@ pub(crate) fn run(launch: &Launch) {
     trace!("end {}", launch.name);
 }
 
+/// One block's side of a collective.
+fn collective(block: &Block<'_>, function: Function, part: &Part) -> Result<(), Aborted> {
+    trace!("{:?} {:?} {:?} on channel {}", function.coll, function.algo, function.proto, block.channel_id);
+    if function.algo == Algo::Tree { tree::run(block, function, part) } else { ring::run(block, function, part) }
+}
+
 /// What the emulation cannot do must not pass for a hang: the process ends.
 fn unsupported(what: &str) -> ! {
-    report!("emulation: {what}; needs NCCL_ALGO=Ring NCCL_PROTO=Simple NCCL_P2P_LL_THRESHOLD=0");
+    report!("emulation: {what}; there are rings, and trees for AllReduce, with buffers that are not registered");
     std::process::abort()
 }

@@ -1,10 +1,14 @@
 //! Send and receive: every transfer of a batch on a thread of its own, as every one has warps of its own on a GPU.
 
+use super::block::Block;
 use super::combine::Reduction;
-use super::conn::{Block, Cut, End, Step, Way};
+use super::conn::{End, Way};
+use super::func::Proto;
+use super::step::{Cut, Step};
 
 pub(super) struct Transfer {
     pub(super) way: Way,
+    pub(super) proto: Proto,
     pub(super) peer: i32,
     pub(super) buffer: *mut u8,
     pub(super) bytes: usize,
@@ -27,19 +31,19 @@ pub(super) fn run_all(block: &Block<'_>, transfers: &[Transfer]) {
 
 impl Transfer {
     fn run(&self, block: &Block<'_>) {
-        const CUT: Cut = Cut { slices: 1, steps: 1, step_bytes: 0 };
-        let mut end = End::open(block, self.peer, self.way, 1, 1);
+        trace!("{:?} {:?} on channel {}", self.way, self.proto, block.channel_id);
+        let mut end = [End::open(block, self.peer, self.way, 1, self.proto, 1)];
         let mut done = 0;
         // a transfer of nothing still takes a step
         loop {
             let n = self.chunk.min(self.bytes - done);
             let at = self.buffer.wrapping_add(done);
             let step = match self.way {
-                Way::Send => Step { to: Some(&mut end), input: Some(at.cast_const()), ..Step::default() },
-                Way::Recv => Step { from: Some(&mut end), output: Some(at), ..Step::default() },
+                Way::Send => Step { to: &mut end, input: Some(at.cast_const()), ..Step::default() },
+                Way::Recv => Step { from: &mut end, output: Some(at), ..Step::default() },
             };
             // SAFETY: `done + n <= bytes`, and NCCL's caller vouches for the buffer.
-            if unsafe { step.run(block, &Reduction::COPY, CUT, n) }.is_err() {
+            if unsafe { step.run(block, &Reduction::COPY, Cut::NONE, n) }.is_err() {
                 break;
             }
             done += n;
@@ -47,6 +51,6 @@ impl Transfer {
                 break;
             }
         }
-        end.close();
+        end.into_iter().for_each(End::close);
     }
 }

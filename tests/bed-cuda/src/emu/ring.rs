@@ -1,9 +1,12 @@
 //! The ring collectives: in which order a rank takes, combines and passes on its chunks.
 
+use super::block::{Aborted, Block};
 use super::combine::Reduction;
-use super::conn::{Aborted, Block, Cut, End, SIMPLE, Step, Way};
+use super::conn::{End, Way};
 use super::func::{Coll, Function};
 use super::place::Field;
+use super::rounds::Round;
+use super::step::{Cut, Step};
 
 /// A channel's part of a collective, in elements.
 pub(super) struct Part {
@@ -12,12 +15,7 @@ pub(super) struct Part {
     pub(super) root: i32,
     /// Elements of the whole collective, per rank.
     pub(super) count: usize,
-    /// Where the part begins, how long it is, and how long a chunk of it.
-    pub(super) offset: usize,
-    pub(super) len: usize,
-    pub(super) chunk: usize,
-    /// Chunk of the last, short round; worked out if the launch does not say.
-    pub(super) last_chunk: Option<usize>,
+    pub(super) rounds: Vec<Round>,
     pub(super) op: Reduction,
 }
 
@@ -25,31 +23,29 @@ struct Ring<'b, 'a> {
     block: &'b Block<'a>,
     part: &'b Part,
     cut: Cut,
-    from: End<'a>,
-    to: End<'a>,
+    from: [End<'a>; 1],
+    to: [End<'a>; 1],
 }
 
 /// Does one rank's side of `part`.
 pub(super) fn run(block: &Block<'_>, function: Function, part: &Part) -> Result<(), Aborted> {
     let layout = block.layout;
-    let (slices, steps) = if matches!(function.coll, Coll::Broadcast | Coll::Reduce) { (1, 1) } else { (2, 2) };
-    let step_bytes = block.comm.get(layout.comm.buffer_sizes.nth(SIMPLE)) as usize / 8;
-    let cut = Cut { slices, steps, step_bytes };
+    let in_two = !matches!(function.coll, Coll::Broadcast | Coll::Reduce);
+    let (proto, cut) = (function.proto, Cut::new(block, function.proto, in_two));
     let prev = block.channel.get(layout.channel.prev);
     let next = block.channel.get(layout.channel.next);
     let mut ring = Ring {
         block,
         part,
         cut,
-        from: End::open(block, prev, Way::Recv, 0, cut.unit()),
-        to: End::open(block, next, Way::Send, 0, cut.unit()),
+        from: [End::open(block, prev, Way::Recv, 0, proto, cut.unit())],
+        to: [End::open(block, next, Way::Send, 0, proto, cut.unit())],
     };
     // SAFETY: the launch's buffers are valid for its counts, as NCCL requires of its caller.
     let result = unsafe {
         if function.coll == Coll::AllReduce { ring.all_reduce() } else { ring.chunk_by_chunk(function.coll) }
     };
-    ring.from.close();
-    ring.to.close();
+    ring.from.into_iter().chain(ring.to).for_each(End::close);
     result
 }
 
@@ -81,7 +77,8 @@ impl Ring<'_, '_> {
         n: usize,
     ) -> Result<(), Aborted> {
         let finish = arrive && input.is_some() && output.is_some();
-        let (from, to) = (arrive.then_some(&mut self.from), pass.then_some(&mut self.to));
+        let from = if arrive { &mut self.from[..] } else { &mut [] };
+        let to = if pass { &mut self.to[..] } else { &mut [] };
         let step = Step { from, to, input, output, finish };
         // SAFETY: by this function's contract.
         unsafe { step.run(self.block, &self.part.op, self.cut, n) }
@@ -92,20 +89,9 @@ impl Ring<'_, '_> {
     unsafe fn all_reduce(&mut self) -> Result<(), Aborted> {
         let ranks = self.block.ranks as usize;
         let index = self.block.channel.get(self.block.layout.channel.index) as usize;
-        let part = self.part;
-        let (round, grain) = (ranks * part.chunk, 16 / part.op.elem.size());
-        for begin in (0..part.len).step_by(round.max(1)) {
-            let left = part.len - begin;
-            let chunk = if left >= round {
-                part.chunk
-            } else {
-                part.last_chunk.unwrap_or_else(|| left.div_ceil(ranks).next_multiple_of(grain))
-            };
+        for round in &self.part.rounds {
             // where the chunk lies that has come `hops` ranks, and how long it is
-            let locate = |hops: usize| {
-                let at = (index + ranks - hops) % ranks * chunk;
-                (part.offset + begin + at, left.saturating_sub(at).min(chunk))
-            };
+            let locate = |hops: usize| round.chunk((index + ranks - hops) % ranks);
             // SAFETY: `locate` stays inside the part.
             unsafe {
                 let (at, n) = locate(1);
@@ -130,9 +116,8 @@ impl Ring<'_, '_> {
     /// # Safety
     /// The part's buffers are valid for its counts.
     unsafe fn chunk_by_chunk(&mut self, coll: Coll) -> Result<(), Aborted> {
-        let (len, chunk) = (self.part.len, self.part.chunk.max(1));
-        for begin in (0..len).step_by(chunk) {
-            let (at, n) = (self.part.offset + begin, chunk.min(len - begin));
+        for round in &self.part.rounds {
+            let (at, n) = round.chunk(0);
             // SAFETY: the chunk lies inside the part.
             unsafe {
                 match coll {

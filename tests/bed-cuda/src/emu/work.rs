@@ -1,19 +1,27 @@
 //! Works of NCCL 2.22 and later: batches that point to work descriptors, in the arguments or in a fifo.
 
 use super::Model;
+use super::block::Block;
 use super::combine::Reduction;
-use super::conn::{Block, Way};
-use super::func::{Coll, Function};
+use super::conn::Way;
+use super::func::{Coll, Function, Proto};
 use super::layout::{Batches, Coll as CollLayout};
 use super::p2p::{self, Transfer};
 use super::place::{Field, Place};
-use super::ring::{self, Part};
+use super::ring::Part;
+use super::rounds::Share;
 
 const STORED_IN_ARGS: u8 = 0;
 const KIND_P2P: u64 = 0;
 const KIND_COLL: u64 = 1;
-/// Chunks of collectives come in grains of this many bytes (Simple protocol).
-const GRAIN: usize = 512;
+/// Chunks of collectives come in grains of this many bytes.
+const fn grain_bytes(proto: Proto) -> usize {
+    match proto {
+        Proto::Ll => 16,
+        Proto::Ll128 => 1920,
+        Proto::Simple => 512,
+    }
+}
 
 /// Runs all batches of one block.
 pub(super) fn run(model: &Model, b: &Batches, args: Place, block: &Block<'_>, index: usize) {
@@ -32,9 +40,9 @@ pub(super) fn run(model: &Model, b: &Batches, args: Place, block: &Block<'_>, in
         let function = model.functions.get(batch.bits(b.function) as i32);
         match batch.bits(b.kind) {
             KIND_P2P => send_recv(b, block, &works),
-            KIND_COLL if function.emulated => {
+            KIND_COLL if function.emulated() => {
                 for work in works.each() {
-                    if ring::run(block, function, &part(model, &b.coll, block, function, work)).is_err() {
+                    if super::collective(block, function, &part(model, &b.coll, block, function, work)).is_err() {
                         return;
                     }
                 }
@@ -98,7 +106,7 @@ fn part(model: &Model, c: &CollLayout, block: &Block<'_>, function: Function, wo
     let middle = (high + 1).saturating_sub(low).saturating_sub(2) as usize;
     let [first, mid, last] = c.counts.map(|f| work.get(f));
     let size = function.elem.size();
-    let grain = |i: usize| work.bits(c.grains[i]) as usize * (GRAIN / size);
+    let grain = |i: usize| work.bits(c.grains[i]) as usize * (grain_bytes(function.proto) / size);
     let (offset, len, chunk) = match block.channel_id {
         id if id == low => (0, first, grain(0)),
         id if id == high => (first + middle * mid, last, grain(2)),
@@ -110,10 +118,7 @@ fn part(model: &Model, c: &CollLayout, block: &Block<'_>, function: Function, wo
         recv: work.get(c.recv),
         root: work.get(c.root) as i32,
         count: first + mid * middle + last,
-        offset,
-        len,
-        chunk,
-        last_chunk: None,
+        rounds: Share { offset, len, chunk, last_chunk: None }.rounds(function, block.ranks as usize),
         op: Reduction::new(function.elem, function.kind, arg, model.functions.signed_in_arg),
     }
 }
@@ -135,7 +140,7 @@ fn send_recv(b: &Batches, block: &Block<'_>, works: &Works) {
     for work in works.each() {
         let local = work.get(p.rank[0]) == block.rank;
         if !local && p.special.iter().any(|s| work.bits(*s) != 0) {
-            super::unsupported(&format!("{:?} with LL or registered buffers", Coll::SendRecv));
+            super::unsupported(&format!("{:?} with registered buffers", Coll::SendRecv));
         }
         let part = part_of_channel(work.get(p.channels), work.get(p.base), block.channel_id);
         let (to, from) = (work.get(p.address[1]), work.get(p.address[0]));
@@ -144,12 +149,20 @@ fn send_recv(b: &Batches, block: &Block<'_>, works: &Works) {
             if part >= parts {
                 continue;
             }
+            let proto = if work.bits(p.lines[i]) == 1 { Proto::Ll } else { Proto::Simple };
             let each = bytes.div_ceil(parts).next_multiple_of(4096);
             let (begin, end) = ((part * each).min(bytes), ((part + 1) * each).min(bytes));
             if !local {
                 let buffer = if way == Way::Send { from } else { to };
                 let (peer, chunk) = (work.get(p.rank[i]), small_float(work.get(p.chunk[i])));
-                transfers.push(Transfer { way, peer, buffer: buffer.wrapping_add(begin), bytes: end - begin, chunk });
+                transfers.push(Transfer {
+                    way,
+                    proto,
+                    peer,
+                    buffer: buffer.wrapping_add(begin),
+                    bytes: end - begin,
+                    chunk,
+                });
             } else if way == Way::Send && to != from && block.moves_data {
                 // SAFETY: a rank's message to itself: both buffers are its caller's, for `bytes`.
                 unsafe { std::ptr::copy(from.add(begin), to.add(begin), end - begin) };

@@ -3,13 +3,15 @@
 use std::sync::atomic::Ordering;
 
 use super::Model;
+use super::block::Block;
 use super::combine::Reduction;
-use super::conn::{Block, SIMPLE, Way};
-use super::func::Function;
-use super::layout::{OldElem, OldP2p, OldWorks};
+use super::conn::Way;
+use super::func::{Function, Proto};
+use super::layout::{OldElem, OldP2p, OldShare, OldWorks, OwnShare};
 use super::p2p::{self, Transfer};
 use super::place::Place;
-use super::ring::{self, Part};
+use super::ring::Part;
+use super::rounds::{Share, Whole};
 use super::work::argument;
 
 const KIND_COLL: u8 = 1;
@@ -38,11 +40,11 @@ pub(super) fn run(model: &Model, w: &OldWorks, head: Place, block: &Block<'_>, i
         let function = model.functions.get(i32::from(work.get(w.function)));
         match work.get(w.kind) {
             KIND_P2P => send_recv(&w.p2p, work.plus(w.p2p_elems), block),
-            KIND_COLL if function.emulated => {
+            KIND_COLL if function.emulated() => {
                 let room = (w.size - w.elems) / w.elem.size;
                 let elems = (0..room).map(|i| work.plus(w.elems + i * w.elem.size));
                 for elem in elems.take_while(|e| e.bits(w.elem.used) == 1) {
-                    if ring::run(block, function, &part(&w.elem, function, elem)).is_err() {
+                    if super::collective(block, function, &part(&w.elem, block, function, elem)).is_err() {
                         return;
                     }
                 }
@@ -56,19 +58,37 @@ pub(super) fn run(model: &Model, w: &OldWorks, head: Place, block: &Block<'_>, i
     }
 }
 
-fn part(e: &OldElem, function: Function, elem: Place) -> Part {
+fn part(e: &OldElem, block: &Block<'_>, function: Function, elem: Place) -> Part {
     let arg = argument(elem.get(e.arg), elem.bits(e.arg_is_pointer) == 1, function.elem.size());
-    let last_chunk = elem.bits(e.last_chunk) as usize;
+    let (count, ranks) = (elem.get(e.count), block.ranks as usize);
+    let rounds = match &e.share {
+        OldShare::Part { chunk, part, last_chunk, offset } => {
+            let [chunk, len, last_chunk, offset] = [*chunk, *part, *last_chunk, *offset].map(|b| elem.bits(b) as usize);
+            Share { offset, len, chunk, last_chunk: (last_chunk > 0).then_some(last_chunk) }.rounds(function, ranks)
+        }
+        OldShare::Own(own) => whole(own, block, function, elem, count).rounds(function, ranks),
+    };
     Part {
         send: elem.get(e.send).cast_const(),
         recv: elem.get(e.recv),
         root: elem.get(e.root) as i32,
-        count: elem.get(e.count),
-        offset: elem.bits(e.offset) as usize,
-        len: elem.bits(e.part) as usize,
-        chunk: elem.bits(e.chunk) as usize,
-        last_chunk: (last_chunk > 0).then_some(last_chunk),
+        count,
+        rounds,
         op: Reduction::new(function.elem, function.kind, arg, false),
+    }
+}
+
+fn whole(own: &OwnShare, block: &Block<'_>, function: Function, elem: Place, count: usize) -> Whole {
+    if elem.bits(own.registered) == 1 {
+        super::unsupported("registered buffers");
+    }
+    Whole {
+        count,
+        nth: elem.get(own.nth).into(),
+        channels: elem.get(own.channels).into(),
+        threads: usize::from(elem.get(own.warps)) * 32,
+        last_chunk: elem.get(own.last_chunk),
+        slot: block.slot_bytes(function.proto),
     }
 }
 
@@ -97,11 +117,16 @@ fn send_recv(p: &OldP2p, elems: Place, block: &Block<'_>) {
             }
             continue;
         }
-        if elem.bits(p.proto) as usize != SIMPLE || elem.bits(p.registered) == 1 {
-            super::unsupported("send/recv with LL or registered buffers");
+        if p.registered.is_some_and(|r| elem.bits(r) == 1) {
+            super::unsupported("send/recv with registered buffers");
         }
+        let (proto, chunk) = match elem.get(p.chunk) as usize {
+            // half of it is flags
+            chunk if elem.bits(p.proto) as usize == Proto::Ll as usize => (Proto::Ll, chunk / 2),
+            chunk => (Proto::Simple, chunk),
+        };
         let way = if kind == P2P_SEND { Way::Send } else { Way::Recv };
-        transfers.push(Transfer { way, peer: peer as i32, buffer, bytes, chunk: elem.get(p.chunk) as usize });
+        transfers.push(Transfer { way, proto, peer: peer as i32, buffer, bytes, chunk });
     }
     p2p::run_all(block, &transfers);
 }

@@ -4,6 +4,7 @@
 mod data;
 mod faults;
 mod ffi;
+mod pytorch;
 mod rank;
 
 use std::path::PathBuf;
@@ -43,6 +44,8 @@ pub(crate) struct Args {
     pause_us: u64,
     #[arg(long)]
     no_check: bool,
+    #[arg(long)]
+    like_pytorch: bool,
     /// The process ends itself after this
     #[arg(long, default_value_t = 300)]
     timeout_s: u32,
@@ -64,11 +67,12 @@ fn main() -> ExitCode {
 
 /// Whether all data were right.
 fn run(args: &Args) -> Result<bool> {
-    let control = Control::open(&args.control)?;
-    let api = ffi::Api::open(&args.nccl)?;
+    // both stay for the threads that end with the process
+    let control: &Control = Box::leak(Box::new(Control::open(&args.control)?));
+    let api: &ffi::Api = Box::leak(Box::new(ffi::Api::open(&args.nccl)?));
     println!("NCCL {}", api.version()?);
     if args.ranks_here == 1 {
-        let result = rank::run(args, &api, &control, 0);
+        let result = rank::run(args, api, control, 0);
         if result.is_err() {
             control.set_phase(args.first_rank, Phase::Failed);
         }
@@ -77,7 +81,6 @@ fn run(args: &Args) -> Result<bool> {
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..args.ranks_here)
             .map(|device| {
-                let (api, control) = (&api, &control);
                 scope.spawn(move || {
                     let result = rank::run(args, api, control, device);
                     if let Err(e) = &result {
@@ -96,7 +99,7 @@ fn run(args: &Args) -> Result<bool> {
 }
 
 /// Ends the process: other ranks' threads may hang in it, but it has failed as a whole.
-fn fail(control: &Control, rank: usize, error: &anyhow::Error) {
+pub(crate) fn fail(control: &Control, rank: usize, error: &anyhow::Error) {
     println!("rank {rank}: {error:#}");
     control.set_phase(rank, Phase::Failed);
     // SAFETY: ends the process; nothing is left to clean up.

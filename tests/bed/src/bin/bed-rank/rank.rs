@@ -10,6 +10,7 @@ use crate::Args;
 use crate::data::{Plan, encode};
 use crate::faults::Faults;
 use crate::ffi::{Api, Call, Comm, Stream};
+use crate::pytorch::Pytorch;
 
 /// A line of progress at most this often.
 const REPORT: Duration = Duration::from_secs(1);
@@ -17,7 +18,7 @@ const REPORT: Duration = Duration::from_secs(1);
 const ASK: Duration = Duration::from_millis(100);
 
 /// Whether all data were right.
-pub(crate) fn run(args: &Args, api: &Api, control: &Control, device: usize) -> Result<bool> {
+pub(crate) fn run(args: &Args, api: &'static Api, control: &'static Control, device: usize) -> Result<bool> {
     let index = args.first_rank + device;
     api.set_device(device)?;
     control.set_phase(index, Phase::Connecting);
@@ -46,8 +47,8 @@ pub(crate) fn run(args: &Args, api: &Api, control: &Control, device: usize) -> R
 
 struct Rank<'a> {
     args: &'a Args,
-    api: &'a Api,
-    control: &'a Control,
+    api: &'static Api,
+    control: &'static Control,
     index: usize,
     comms: Vec<Comm>,
     /// Numbers of the reductions, per communicator and step.
@@ -57,10 +58,11 @@ struct Rank<'a> {
     input: &'static mut [u8],
     output: &'static mut [u8],
     faults: Faults,
+    pytorch: Option<Pytorch>,
 }
 
 impl<'a> Rank<'a> {
-    fn connect(args: &'a Args, api: &'a Api, control: &'a Control, index: usize) -> Result<Rank<'a>> {
+    fn connect(args: &'a Args, api: &'static Api, control: &'static Control, index: usize) -> Result<Rank<'a>> {
         let mut comms = Vec::new();
         let mut took = Duration::ZERO;
         for nth in 0..args.comms {
@@ -78,7 +80,8 @@ impl<'a> Rank<'a> {
         let room = (2 * args.count + 64) * control.ranks() * 8;
         let (input, output) = (api.buffer(room)?, api.buffer(room)?);
         let (stream, faults) = (api.stream()?, Faults::default());
-        Ok(Rank { args, api, control, index, comms, redops, stream, input, output, faults })
+        let pytorch = args.like_pytorch.then(|| Pytorch::start(api, control, index)).transpose()?;
+        Ok(Rank { args, api, control, index, comms, redops, stream, input, output, faults, pytorch })
     }
 
     /// One collective; how long it took from the call until its end.
@@ -106,8 +109,14 @@ impl<'a> Rank<'a> {
         let changed = self.faults.apply(self.control, rank, iteration, &mut op, &mut call);
         self.control.set_entered(rank, iteration + 1);
         let begin = Instant::now();
+        if let Some(pytorch) = &self.pytorch {
+            pytorch.before(self.stream)?;
+        }
         self.api.call(op, &call, self.comms[comm], self.stream)?;
-        self.finish(self.comms[comm])?;
+        match &self.pytorch {
+            Some(pytorch) => pytorch.after(self.stream, self.comms[comm])?,
+            None => self.finish(self.comms[comm])?,
+        }
         let took = begin.elapsed();
         if !args.no_check && !changed {
             let (wrong, first) = plan.check(self.output, rank, iteration);
@@ -136,6 +145,9 @@ impl<'a> Rank<'a> {
 
     /// Every rank waits for all others first: one that is gone resets sockets that may still hold data for them.
     fn disconnect(self) -> Result<()> {
+        if let Some(pytorch) = self.pytorch {
+            pytorch.end()?;
+        }
         self.control.set_phase(self.index, Phase::Finished);
         while (0..self.control.ranks()).any(|r| self.control.phase(r) < Phase::Finished) {
             std::thread::sleep(Duration::from_millis(2));

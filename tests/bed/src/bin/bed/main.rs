@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
-use mycroft_bed::{Job, Step, Timed};
+use mycroft_bed::{Algorithm, Job, Protocol, Step, Timed};
 
 #[derive(Debug, Parser)]
 #[command(about = "Jobs of real NCCL processes on a machine with no GPU")]
@@ -45,12 +45,24 @@ struct Run {
     iters: u64,
     #[arg(long, default_value_t = 0)]
     pause_ms: u64,
+    /// simple, ll or ll128
+    #[arg(long, default_value = "simple")]
+    protocol: Protocol,
+    /// ring, or tree (allreduce only)
+    #[arg(long, default_value = "ring")]
+    algorithm: Algorithm,
+    /// 0: as many as NCCL takes
+    #[arg(long, default_value_t = 0)]
+    channels: usize,
     /// A network namespace per process (root)
     #[arg(long)]
     netns: bool,
     /// Let NCCL name its threads
     #[arg(long)]
     thread_names: bool,
+    /// Wait and look for errors as PyTorch does
+    #[arg(long)]
+    like_pytorch: bool,
     /// The job ends after this
     #[arg(long, default_value_t = 3600)]
     timeout_s: u64,
@@ -86,8 +98,12 @@ impl Run {
             .count(self.count)
             .iters(self.iters)
             .pause(Duration::from_millis(self.pause_ms))
+            .protocol(self.protocol)
+            .algorithm(self.algorithm)
+            .channels(self.channels)
             .netns(self.netns)
             .thread_names(self.thread_names)
+            .like_pytorch(self.like_pytorch)
             .timeout(Duration::from_secs(self.timeout_s));
         for (name, value) in self.env.iter().filter_map(|e| e.split_once('=')) {
             builder = builder.env(name, value);
