@@ -36,7 +36,12 @@ const LIBRARIES: usize = 64;
 #[derive(Debug)]
 pub(super) enum Found {
     /// A process, and its library or the path and reason why that is of no use.
-    Process { process: Box<Process>, library: Result<Arc<Library>, (String, String)> },
+    Process {
+        process: Box<Process>,
+        library: Result<Arc<Library>, (String, String)>,
+        /// What to add to the library's addresses in this process.
+        load_bias: Option<u64>,
+    },
     /// A process became another program, or unmapped NCCL.
     Replaced { pid: u32 },
 }
@@ -118,7 +123,7 @@ impl Search {
         }
         for (pid, why) in report.closed {
             let process = Box::new(super::look::process(ProcId { host: HostId(0), pid }));
-            if !self.send(Found::Process { process, library: Err((format!("pid {pid}"), why)) }) {
+            if !self.send(Found::Process { process, library: Err((format!("pid {pid}"), why)), load_bias: None }) {
                 return false;
             }
         }
@@ -150,7 +155,10 @@ impl Search {
             activity: None,
             stopped_since: None,
         };
-        Found::Process { process: Box::new(process), library }
+        let (start, offset) = p.code;
+        let code_bias = library.as_ref().ok().and_then(|l| l.code_bias);
+        let load_bias = code_bias.map(|bias| start.wrapping_sub(offset).wrapping_sub(bias));
+        Found::Process { process: Box::new(process), library, load_bias }
     }
 
     fn send(&self, found: Found) -> bool {

@@ -7,6 +7,7 @@ use mycroft_common::layout::KernelLayout;
 use crate::{
     discover::{elf::NcclFile, layout::NcclLayout, layout_cache::LayoutCache, process::LibraryRef},
     probe::{Plan, plan::Entry},
+    sample::find::List,
 };
 
 /// A file, whatever its name: device and inode.
@@ -25,6 +26,10 @@ pub struct Library {
     pub plan: Plan,
     /// `None` where the file does not tell.
     pub layout: Option<Arc<NcclLayout>>,
+    /// Where it lists its communicators.
+    pub list: Option<List>,
+    /// See [`NcclFile::code_bias`].
+    pub code_bias: Option<u64>,
     /// What it does not allow, and the way out.
     pub problems: Vec<String>,
 }
@@ -73,6 +78,8 @@ impl Library {
             version,
             plan,
             layout,
+            list: List::of(&nccl),
+            code_bias: nccl.code_bias(),
             problems,
         })
     }

@@ -18,14 +18,16 @@ use super::clock;
 use crate::{
     discover::{
         layout::NcclLayout,
+        regions::{self, PageMap},
         thread::{self, ThreadState},
     },
     model::{
-        event::{Flow, FlowReport, Progress},
+        event::{CommFound, CommRef, Flow, FlowReport, Progress},
         ids::{MILLISECOND, Nanos, ProcId, SECOND},
     },
     sample::{
-        memory::Process,
+        find::{Found, List, Place},
+        memory::{Process, ReadError},
         sampler::{Sample, SampleError, Sampler, Stats},
         thread as handle,
     },
@@ -35,6 +37,8 @@ use crate::{
 const QUEUE: usize = 1024;
 /// A report without news is sent after this time, as a sign of life.
 const SIGN_OF_LIFE: Nanos = SECOND;
+/// Looks for communicators in a process that has shown none: at once, and after 4, 16 and 64 s.
+const LOOKS: u32 = 4;
 /// A stall is looked at more often for this long.
 const FRESH: Nanos = 3 * SECOND;
 
@@ -42,8 +46,40 @@ const FRESH: Nanos = 3 * SECOND;
 pub(super) type Target = (ProcId, u64);
 
 enum Order {
-    Follow { target: Target, n_ranks: u32, layout: Arc<NcclLayout> },
+    Follow {
+        target: Target,
+        n_ranks: u32,
+        layout: Arc<NcclLayout>,
+    },
     Leave(Target),
+    /// Find the communicators of a process.
+    Search(Box<Search>),
+    /// The process is gone, or known by its calls.
+    Drop(ProcId),
+}
+
+/// A process whose communicators are to be found.
+pub(super) struct Search {
+    pub(super) proc: ProcId,
+    pub(super) layout: Arc<NcclLayout>,
+    pub(super) list: Option<(List, u64)>,
+    /// Looks taken.
+    looks: u32,
+    due: Nanos,
+}
+
+impl Search {
+    pub(super) fn new(proc: ProcId, layout: Arc<NcclLayout>, list: Option<(List, u64)>) -> Box<Self> {
+        Box::new(Self { proc, layout, list, looks: 0, due: 0 })
+    }
+}
+
+/// What the thread found out.
+#[derive(Debug)]
+pub(super) enum News {
+    Flows(FlowReport),
+    /// A communicator in the memory of a process, and when it was read.
+    Comm(Box<CommFound>, Nanos),
 }
 
 /// Sums over all communicators since the start.
@@ -111,12 +147,13 @@ pub(super) struct Sampling {
 impl Sampling {
     /// # Errors
     /// If no thread can be started.
-    pub(super) fn start(period: Duration) -> Result<(Self, mpsc::Receiver<FlowReport>)> {
+    pub(super) fn start(period: Duration) -> Result<(Self, mpsc::Receiver<News>)> {
         let (sender, receiver) = mpsc::channel(QUEUE);
         let (orders, received) = channel();
         let totals = Arc::new(Totals::default());
         let period = Nanos::try_from(period.as_nanos()).unwrap_or(SECOND).max(MILLISECOND);
-        let mut worker = Worker { period, followed: BTreeMap::new(), sender, totals: totals.clone() };
+        let mut worker =
+            Worker { period, followed: BTreeMap::new(), searches: BTreeMap::new(), sender, totals: totals.clone() };
         std::thread::Builder::new()
             .name("mycroft-sample".to_owned())
             .spawn(move || worker.run(&received))
@@ -133,6 +170,14 @@ impl Sampling {
         self.orders.send(Order::Leave(target)).ok();
     }
 
+    pub(super) fn search(&self, search: Box<Search>) {
+        self.orders.send(Order::Search(search)).ok();
+    }
+
+    pub(super) fn drop_search(&self, proc: ProcId) {
+        self.orders.send(Order::Drop(proc)).ok();
+    }
+
     pub(super) fn counts(&self) -> SamplerCounts {
         self.totals.counts()
     }
@@ -141,7 +186,8 @@ impl Sampling {
 struct Worker {
     period: Nanos,
     followed: BTreeMap<Target, Followed>,
-    sender: mpsc::Sender<FlowReport>,
+    searches: BTreeMap<ProcId, Search>,
+    sender: mpsc::Sender<News>,
     totals: Arc<Totals>,
 }
 
@@ -164,10 +210,14 @@ impl Worker {
     fn run(&mut self, orders: &Receiver<Order>) {
         loop {
             let now = clock::now();
-            let due = self.followed.values().map(|f| f.due).min().unwrap_or(now + SECOND);
+            let dues = self.followed.values().map(|f| f.due).chain(self.searches.values().map(|s| s.due));
+            let due = dues.min().unwrap_or(now + SECOND);
             match orders.recv_timeout(Duration::from_nanos(due.saturating_sub(now))) {
                 Ok(order) => self.obey(order),
-                Err(RecvTimeoutError::Timeout) => self.round(),
+                Err(RecvTimeoutError::Timeout) => {
+                    self.search_round();
+                    self.round();
+                }
                 Err(RecvTimeoutError::Disconnected) => return,
             }
         }
@@ -192,19 +242,55 @@ impl Worker {
             Order::Leave(target) => {
                 self.followed.remove(&target);
             }
+            Order::Search(search) => {
+                self.searches.insert(search.proc, *search);
+            }
+            Order::Drop(proc) => {
+                self.searches.remove(&proc);
+            }
         }
+    }
+
+    fn search_round(&mut self) {
+        let now = clock::now();
+        let Self { searches, sender, totals, .. } = self;
+        searches.retain(|_, search| {
+            if search.due > now {
+                return true;
+            }
+            match search.look() {
+                Ok(found) => {
+                    let at = clock::now();
+                    let some = !found.is_empty();
+                    for comm in found {
+                        if sender.try_send(News::Comm(Box::new(comm), at)).is_err() {
+                            totals.dropped.fetch_add(1, Ordering::Relaxed);
+                        }
+                    }
+                    // One that starts has none yet, and its calls will be seen.
+                    search.looks += 1;
+                    search.due = clock::now() + SECOND << (2 * search.looks).min(8);
+                    !some && search.looks < LOOKS
+                }
+                Err(error) => {
+                    tracing::debug!(pid = search.proc.pid, %error, "can't be searched");
+                    totals.failed.fetch_add(1, Ordering::Relaxed);
+                    false
+                }
+            }
+        });
     }
 
     fn round(&mut self) {
         let now = clock::now();
-        let Self { period, followed, sender, totals } = self;
+        let Self { period, followed, sender, totals, .. } = self;
         for (target, f) in followed.iter_mut().filter(|(_, f)| f.due <= now) {
             match f.look(*target, totals) {
                 Ok(sample) => {
                     let at = clock::now();
                     f.pace(at, *period, &sample);
                     if let Some(report) = f.report(*target, at, sample)
-                        && sender.try_send(report).is_err()
+                        && sender.try_send(News::Flows(report)).is_err()
                     {
                         totals.dropped.fetch_add(1, Ordering::Relaxed);
                     }
@@ -219,6 +305,39 @@ impl Worker {
             }
         }
         totals.cpu.store(clock::thread_cpu(), Ordering::Relaxed);
+    }
+}
+
+impl Search {
+    fn look(&self) -> Result<Vec<CommFound>, ReadError> {
+        let memory = Process::new(self.proc.pid);
+        let place = Place { memory: &memory, layout: &self.layout, list: self.list };
+        let mut found = place.listed()?;
+        if found.is_empty() {
+            let proc = Path::new("/proc");
+            let regions = regions::anonymous(proc, self.proc.pid).unwrap_or_default();
+            let outcome = place.searched(&regions, &PageMap::open(proc, self.proc.pid))?;
+            if outcome.left > 0 && outcome.found.is_empty() {
+                tracing::warn!(
+                    pid = self.proc.pid,
+                    searched = outcome.searched,
+                    left = outcome.left,
+                    "no communicator found within the time for a search; one that is in use shows at its next call"
+                );
+            }
+            found = outcome.found;
+        }
+        Ok(found.into_iter().map(|f| self.describe(f)).collect())
+    }
+
+    fn describe(&self, found: Found) -> CommFound {
+        CommFound {
+            // The thread that called is not known; the main thread is as good a place to look at as any.
+            comm: CommRef { proc: self.proc, tid: self.proc.pid, ptr: found.address, ident: Some(found.ident) },
+            collectives: found.collectives,
+            by_function: found.by_function,
+            name: found.name,
+        }
     }
 }
 

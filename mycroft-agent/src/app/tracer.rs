@@ -20,7 +20,7 @@ use super::{
     exits::{Ended, Exits},
     library::FileKey,
     look,
-    sampling::{SamplerCounts, Sampling, Target},
+    sampling::{News, SamplerCounts, Sampling, Search, Target},
     snapshot::{self, Counts, Tally},
 };
 use crate::{
@@ -29,13 +29,13 @@ use crate::{
     ingest::{Decoder, reconcile},
     model::{
         Body, Event, Exit, HostId, Launches, ProcId, Process, State,
-        event::FlowReport,
         ids::{Nanos, SECOND},
         rhythm::Patience,
     },
     probe::{LibIndex, Prober, Ring, Settings},
     report::metrics::Snapshot,
     rules::{Change, Engine, suspect},
+    sample::find::List,
 };
 
 /// Between two looks at the ring when the kernel does not wake us. At 50,000 operations a second a look
@@ -117,7 +117,7 @@ pub struct Tracer {
     exits: Exits,
     ended: mpsc::UnboundedReceiver<Ended>,
     sampling: Option<Sampling>,
-    sampled: mpsc::Receiver<FlowReport>,
+    sampled: mpsc::Receiver<News>,
     /// Communicators that are sampled.
     followed: BTreeSet<Target>,
     libraries: BTreeMap<FileKey, Attached>,
@@ -224,9 +224,7 @@ impl Tracer {
                 self.judge(&mut notices);
             }
             Some(found) = self.found.recv() => self.discovered(found, &mut notices),
-            Some(report) = self.sampled.recv() => {
-                self.state.apply(&Event { ts: report.at, body: Body::Flows(Box::new(report)) });
-            }
+            Some(news) = self.sampled.recv() => self.sampled(news),
             Some(ended) = self.ended.recv() => {
                 // What it did last comes before its end.
                 self.drain(&mut notices);
@@ -234,6 +232,14 @@ impl Tracer {
             }
         }
         Ok(notices)
+    }
+
+    fn sampled(&mut self, news: News) {
+        let event = match news {
+            News::Flows(report) => Event { ts: report.at, body: Body::Flows(Box::new(report)) },
+            News::Comm(found, ts) => Event { ts, body: Body::CommFound(found) },
+        };
+        self.state.apply(&event);
     }
 
     fn drain(&mut self, notices: &mut Vec<Notice>) {
@@ -399,12 +405,13 @@ impl Tracer {
 
     fn discovered(&mut self, found: Found, notices: &mut Vec<Notice>) {
         match found {
-            Found::Process { process, library } => {
+            Found::Process { process, library, load_bias } => {
                 let pid = process.id.pid;
                 if !self.only.is_empty() && !self.only.contains(&pid) {
                     return;
                 }
                 let mut key = None;
+                let list = library.as_ref().ok().and_then(|l| l.list);
                 let lib = match library {
                     Ok(library) => {
                         key = Some(library.key);
@@ -421,6 +428,7 @@ impl Tracer {
                 {
                     tracing::warn!(pid, error = %e, "can't adopt");
                 }
+                self.search(pid, key, list.zip(load_bias));
                 if known {
                     self.state.apply(&Event { ts: clock::now(), body: Body::ProcessSeen(process) });
                 } else {
@@ -433,6 +441,14 @@ impl Tracer {
                     self.process_ended(Ended { pid, exit: Exit::Replaced }, notices);
                 }
             }
+        }
+    }
+
+    /// Has a process's communicators looked for that made their calls before we came.
+    fn search(&self, pid: u32, library: Option<FileKey>, list: Option<(List, u64)>) {
+        let layout = library.and_then(|l| self.libraries.get(&l)).and_then(|l| l.layout.clone());
+        if let (Some(sampling), Some(layout)) = (&self.sampling, layout) {
+            sampling.search(Search::new(ProcId { host: HostId(0), pid }, layout, list));
         }
     }
 
@@ -469,6 +485,9 @@ impl Tracer {
             return;
         }
         self.prober.forget(ended.pid);
+        if let Some(sampling) = &self.sampling {
+            sampling.drop_search(proc);
+        }
         self.state.apply(&Event { ts: clock::now(), body: Body::ProcessGone { proc, exit: ended.exit } });
         notices.push(Notice::Ended { pid: ended.pid, exit: ended.exit });
     }

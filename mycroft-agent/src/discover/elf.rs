@@ -145,6 +145,22 @@ impl<'f> NcclFile<'f> {
         }))
     }
 
+    /// Address of the variable that is called `name` in the source, exported or not; `None` if there is none, or several
+    /// bear the name.
+    #[must_use]
+    pub fn variable(&self, name: &str) -> Option<u64> {
+        let exported = self.exports.objects(name);
+        let all: Vec<_> = exported.chain(self.symbols.iter().flat_map(|s| s.objects(name))).collect();
+        choose(name, &all).ok().flatten().map(|s| s.address)
+    }
+
+    /// What to add to an offset in the file to get the address that the file gives to code.
+    #[must_use]
+    pub fn code_bias(&self) -> Option<u64> {
+        let f = self.function(MARKS[0]).ok().flatten()?;
+        Some(f.address.wrapping_sub(f.file_offset))
+    }
+
     fn entry_skip(&self, name: &str, file_offset: u64) -> Result<u64, ElfError> {
         const ENDBR64: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
         if self.machine() != Machine::X86_64 {

@@ -9,6 +9,7 @@ pub mod image;
 pub mod layout;
 pub mod layout_cache;
 pub mod process;
+pub mod regions;
 pub mod state;
 mod symbols;
 pub mod thread;

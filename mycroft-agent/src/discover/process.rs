@@ -40,6 +40,8 @@ pub struct NcclProcess {
     pub name: String,
     pub command: String,
     pub library: LibraryRef,
+    /// Start of the library's first executable mapping, and its offset in the file.
+    pub code: (u64, u64),
 }
 
 /// What changed since the last scan.
@@ -128,6 +130,7 @@ impl Scanner {
                 name: self.text(pid, "comm").unwrap_or_default(),
                 command: self.command(pid),
                 library,
+                code: (mapping.start(), mapping.offset),
             }),
             Err(e) => report.closed.push((pid, format!("cannot open {} of pid {pid}: {e}", mapping.path))),
         }
@@ -189,6 +192,7 @@ impl Scanner {
 struct Mapping {
     /// `START-END` in hex, which is also its name in map_files.
     range: String,
+    offset: u64,
     executable: bool,
     path: String,
     deleted: bool,
@@ -204,14 +208,18 @@ impl Mapping {
         };
         let range = field()?;
         let permissions = field()?;
-        let (_offset, _device) = (field()?, field()?);
+        let (offset, _device) = (u64::from_str_radix(&field()?, 16).ok()?, field()?);
         // The path follows the inode and may hold spaces; without one there is nothing after the inode.
         field()?;
         let (path, deleted) = match rest.strip_suffix(" (deleted)") {
             Some(path) => (path, true),
             None => (rest, false),
         };
-        Some(Self { range, executable: permissions.contains('x'), path: path.to_owned(), deleted })
+        Some(Self { range, offset, executable: permissions.contains('x'), path: path.to_owned(), deleted })
+    }
+
+    fn start(&self) -> u64 {
+        self.range.split('-').next().and_then(|s| u64::from_str_radix(s, 16).ok()).unwrap_or(0)
     }
 
     fn is_nccl(&self) -> bool {

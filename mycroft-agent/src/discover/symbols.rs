@@ -58,13 +58,23 @@ impl SymbolTable {
 
     /// The functions named `name`, whether C or C++, in their default version.
     pub(super) fn functions<'t>(&'t self, name: &'t str) -> impl Iterator<Item = Symbol> + 't {
+        self.named(name, elf::STT_FUNC)
+    }
+
+    /// The variables named `name`, likewise.
+    pub(super) fn objects<'t>(&'t self, name: &'t str) -> impl Iterator<Item = Symbol> + 't {
+        self.named(name, elf::STT_OBJECT)
+    }
+
+    fn named<'t>(&'t self, name: &'t str, kind: u8) -> impl Iterator<Item = Symbol> + 't {
         let symbols: &[elf::Sym64<LE>] = pod::slice_from_all_bytes(&self.symbols).unwrap_or_default();
         // Most names can be told apart by their start, without looking for their end.
         let length = name.len();
+        // Variables outside of any namespace are not mangled, unless they are static.
         let starts = [name.to_owned(), format!("_Z{length}{name}"), format!("_ZL{length}{name}")];
         symbols.iter().enumerate().filter_map(move |(i, symbol)| {
             let defined = symbol.st_shndx.get(LE) != elf::SHN_UNDEF && symbol.st_value.get(LE) != 0;
-            if !defined || symbol.st_type() != elf::STT_FUNC {
+            if !defined || symbol.st_type() != kind {
                 return None;
             }
             let at = symbol.st_name.get(LE);

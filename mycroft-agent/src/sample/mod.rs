@@ -5,6 +5,7 @@
 //! Whatever is read may change while it is read and may be a lie: every walk is bounded, every value is checked for
 //! being possible, and what changed under a read is read again or counted, never reported.
 
+pub mod find;
 mod links;
 pub mod memory;
 mod raw;
