@@ -209,6 +209,13 @@ impl Member {
         self.launched.map(|l| l.seq + 1)
     }
 
+    /// The collective whose transfers are in work, where the proxy tells (2.20 and later).
+    #[must_use]
+    pub fn in_work(&self) -> Option<Func> {
+        let flows = self.flows.as_ref()?.flows.iter();
+        flows.filter(|t| !t.flow.p2p).find_map(|t| t.flow.op.as_ref()?.func)
+    }
+
     /// Time of its last launch of any kind.
     #[must_use]
     pub fn last_launch(&self) -> Nanos {

@@ -14,5 +14,5 @@ pub use crate::event::{
     process,
 };
 pub use comm::{Comm, End, InitPhase, Mark, Member};
-pub use flow::Flows;
+pub use flow::{Flows, Phase};
 pub use state::{Loss, Problems, State};

@@ -47,7 +47,7 @@ pub fn screen(state: &State, comm: &Comm, now: Nanos) -> String {
 }
 
 fn rank(out: &mut String, state: &State, member: &Member, now: Nanos) {
-    let last = member.launched.map_or_else(|| "no collective".to_owned(), |m| words::mark(&m));
+    let last = words::newest(member).unwrap_or_else(|| "no collective".to_owned());
     let host = state.host_name(member.proc.host);
     let standing = member.flows.as_ref().map_or(Standing::NoData, |f| f.standing(now, STILL));
     let since = member.flows.as_ref().filter(|_| still(standing)).map_or_else(String::new, |f| {

@@ -287,7 +287,7 @@ fn rank(m: &Member) -> RankRecord {
         pid: m.proc.pid,
         cuda_dev: m.cuda_dev,
         pci_bus_id: bus_id_text(m.bus_id),
-        last: m.launched.map(|l| words::mark(&l)),
+        last: words::newest(m),
         seq: m.launched.map(|l| l.seq),
         ended: m.end.is_some(),
     }

@@ -96,10 +96,9 @@ pub(super) fn who(view: &View<'_>, members: &[&Member]) -> String {
 
 /// `AllReduce #57`, as the ranks that launched it called it.
 pub(super) fn expected(comm: &Comm, seq: u64) -> String {
-    comm.window
-        .get(seq)
-        .and_then(|s| s.majority())
-        .map_or_else(|| format!("collective #{seq}"), |v| words::op_number(&v.signature, seq))
+    let called = comm.window.get(seq).and_then(|s| s.majority()).map(|v| v.signature.func);
+    let in_work = || comm.active().filter(|m| m.launched.is_some_and(|l| l.seq == seq)).find_map(Member::in_work);
+    called.or_else(in_work).map_or_else(|| format!("collective #{seq}"), |f| format!("{} #{seq}", f.name()))
 }
 
 pub(super) fn victims(view: &View<'_>, comm: &Comm, frontier: &Frontier) -> Vec<Subject> {
@@ -149,7 +148,9 @@ fn evidence(view: &View<'_>, comm: &Comm, frontier: &Frontier, culprits: &[&Memb
 }
 
 pub(super) fn waiting(comm: &Comm, frontier: &Frontier) -> Evidence {
-    let at = frontier.first_launch.unwrap_or(comm.last_launch);
+    let Some(at) = frontier.first_launch else {
+        return counted(comm, frontier);
+    };
     Evidence {
         at,
         source: Source::NcclProbe,
@@ -160,6 +161,21 @@ pub(super) fn waiting(comm: &Comm, frontier: &Frontier) -> Evidence {
                 || format!("collective #{}", frontier.seq),
                 |v| format!("#{} ({})", frontier.seq, words::signature(&v.signature))
             )
+        ),
+    }
+}
+
+/// Nobody's call was seen: what is known is NCCL's own count.
+fn counted(comm: &Comm, frontier: &Frontier) -> Evidence {
+    let marks = frontier.waiting.iter().filter_map(|r| comm.members.get(r)?.launched);
+    Evidence {
+        at: marks.map(|m| m.ts).min().unwrap_or(0),
+        source: Source::NcclMemory,
+        text: format!(
+            "NCCL counts {} launched as collective #{} by {}",
+            expected(comm, frontier.seq),
+            frontier.seq,
+            words::ranks_noun(&frontier.waiting)
         ),
     }
 }

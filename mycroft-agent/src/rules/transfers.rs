@@ -63,7 +63,7 @@ impl Teller {
                 "{} {} in {} of {}; no data has moved for {}",
                 who(view, &members),
                 (self.verb)(&brief),
-                first.0.launched.map_or_else(|| "an operation".to_owned(), |l| words::mark(&l)),
+                words::newest(first.0).unwrap_or_else(|| "an operation".to_owned()),
                 words::comm(comm),
                 words::seconds(still),
             ),

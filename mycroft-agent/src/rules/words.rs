@@ -60,6 +60,14 @@ pub fn mark(mark: &Mark) -> String {
     mark.signature.map_or_else(|| format!("collective #{}", mark.seq), |s| op_number(&s, mark.seq))
 }
 
+/// What a rank launched last: as called, or as its transfers tell.
+#[must_use]
+pub fn newest(member: &Member) -> Option<String> {
+    let last = member.launched?;
+    let in_work = member.in_work().filter(|_| last.signature.is_none());
+    Some(in_work.map_or_else(|| mark(&last), |func| format!("{} #{}", func.name(), last.seq)))
+}
+
 /// `AllReduce, 100000 float32, sum`.
 #[must_use]
 pub fn signature(s: &Signature) -> String {
@@ -159,7 +167,11 @@ pub fn doing(state: &State, member: &Member) -> Option<Evidence> {
     Some(Evidence {
         at,
         source: Source::Proc,
-        text: format!("pid {} (thread that called NCCL) is {text}", member.proc.pid),
+        text: if member.tid == member.proc.pid {
+            format!("pid {} (main thread) is {text}", member.proc.pid)
+        } else {
+            format!("pid {} (thread that called NCCL) is {text}", member.proc.pid)
+        },
     })
 }
 
