@@ -3,6 +3,7 @@
 //! `BED_NCCL` sets the releases (default 2.27.5).
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(clippy::print_stdout, reason = "the times, with --nocapture")]
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -100,6 +101,17 @@ fn two_gpus_a_process_and_two_communicators_are_found() {
         let job = Job::builder().nccl(&release).ranks(4).gpus_per_proc(2).comms(2).count(1_000_000).start().unwrap();
         job.wait_iteration(3, START).unwrap();
         seen_alike(&release, &job, 8, |at| Fault::NeverEnter { rank: 2, at });
+        job.kill();
+    }
+}
+
+/// Stripped as by distributions: known by its build-id, or by its code alone.
+#[test]
+fn a_stripped_library_is_seen_alike() {
+    for (n, release) in releases().into_iter().enumerate() {
+        let job = Job::builder().nccl(&release).ranks(4).count(3_000_000).stripped(n % 2 == 0).start().unwrap();
+        job.wait_iteration(3, START).unwrap();
+        seen_alike(&release, &job, 4, |at| Fault::NeverEnter { rank: 1, at });
         job.kill();
     }
 }

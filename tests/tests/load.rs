@@ -352,3 +352,20 @@ fn the_rank_that_stops_coming_is_named() {
     let v = t.raised()[0];
     assert_eq!((v.rule, v.seq, v.culprits[0].rank), ("MYC001", Some(150), 2));
 }
+
+/// As in a PyTorch built with a static NCCL: the file has another name and is large.
+#[test]
+fn nccl_linked_into_another_library_is_traced() {
+    let load = Load::build(Build::Debug);
+    let library = load.library().with_file_name("libtrainer.so");
+    let mut bytes = std::fs::read(load.library()).unwrap();
+    bytes.resize(9 << 20, 0);
+    std::fs::write(&library, bytes).unwrap();
+    let mut t = Traced::start(Options::default());
+    let mut d = load.start_on(&library, "ops=100 stay=1");
+    t.until(40.0, "it is found", |t| t.knows(d.pid()));
+    d.go();
+    d.ns_per_op();
+    t.run(0.5);
+    assert_eq!(t.ops(), 100);
+}

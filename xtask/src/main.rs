@@ -6,6 +6,7 @@ mod bench;
 mod cache;
 mod demo;
 mod exec;
+mod layouts;
 mod preflight;
 mod progress;
 mod setup;
@@ -39,6 +40,8 @@ enum Task {
     Demo(demo::Args),
     /// Measures what Mycroft costs and how soon it speaks, for docs/performance.md
     Bench(bench::Args),
+    /// Writes the table of struct layouts that comes with the agent, from NVIDIA's wheels (20 GB to fetch)
+    Layouts,
 }
 
 fn main() -> ExitCode {
@@ -60,5 +63,6 @@ fn run(task: &Task) -> Result<bool> {
         Task::Tidy => tidy::run(),
         Task::Demo(args) => demo::run(args),
         Task::Bench(args) => bench::run(args),
+        Task::Layouts => layouts::run(),
     }
 }

@@ -1,6 +1,6 @@
 //! From a mapped file to what is attached to it.
 
-use std::{fs::File, sync::Arc};
+use std::{fs::File, path::Path, sync::Arc};
 
 use mycroft_common::layout::KernelLayout;
 
@@ -40,9 +40,16 @@ impl Library {
     /// # Errors
     /// If the file is no sound NCCL library; the message says why.
     pub fn read(library: &LibraryRef, layouts: &mut LayoutCache) -> Result<Self, String> {
-        let nccl = NcclFile::open(&library.file)
+        let debug;
+        let mut nccl = NcclFile::open(&library.file)
             .map_err(|e| chain(&e))?
             .ok_or("exports no ncclGetVersion and ncclCommUserRank: not NCCL")?;
+        if !nccl.has_dwarf() {
+            debug = debug_file(nccl.build_id(), library.root.as_deref());
+            if let Some(Err(error)) = debug.as_ref().map(|file| nccl.add_debug_file(file)) {
+                tracing::info!(path = library.path, %error, "its debug file is of no use");
+            }
+        }
         let mut problems = Vec::new();
         let (layout, kernel) = match layouts.layout(&nccl).and_then(|l| Ok((l.to_kernel()?, l))) {
             Ok((kernel, layout)) => (Some(layout), kernel),
@@ -62,7 +69,11 @@ impl Library {
             }
         });
         if !plan.sees_operations() {
-            let why = if nccl.has_symbols() { "has no ncclEnqueueCheck" } else { "is stripped (no symbol table)" };
+            let why = if nccl.has_symbols() {
+                "has no ncclEnqueueCheck"
+            } else {
+                "is stripped, and its code does not tell where it is"
+            };
             problems.push(format!(
                 "operations can't be traced: this build {why}; use NVIDIA's wheel or an unstripped build"
             ));
@@ -83,6 +94,13 @@ impl Library {
             problems,
         })
     }
+}
+
+/// The debug file of a build, as distributions install it, in the process's file system and in ours.
+fn debug_file(build_id: Option<&str>, root: Option<&Path>) -> Option<File> {
+    let (first, rest) = build_id?.split_at_checked(2)?;
+    let path = format!("usr/lib/debug/.build-id/{first}/{rest}.debug");
+    [root, Some(Path::new("/"))].into_iter().flatten().find_map(|root| File::open(root.join(&path)).ok())
 }
 
 /// An error with its causes.

@@ -269,7 +269,7 @@ impl Worker {
                     }
                     // One that starts has none yet, and its calls will be seen.
                     search.looks += 1;
-                    search.due = clock::now() + SECOND << (2 * search.looks).min(8);
+                    search.due = clock::now() + (SECOND << (2 * search.looks).min(8));
                     !some && search.looks < LOOKS
                 }
                 Err(error) => {

@@ -106,8 +106,13 @@ fn open(path: &Path) -> Result<Library, String> {
     let named = |e: String| format!("{}: {e}", path.display());
     let file = File::open(path).map_err(|e| named(e.to_string()))?;
     let meta = file.metadata().map_err(|e| named(e.to_string()))?;
-    let library =
-        LibraryRef { path: path.display().to_string(), dev: meta.dev(), ino: meta.ino(), file: Arc::new(file) };
+    let library = LibraryRef {
+        path: path.display().to_string(),
+        dev: meta.dev(),
+        ino: meta.ino(),
+        file: Arc::new(file),
+        root: None,
+    };
     Library::read(&library, &mut LayoutCache::new(None)).map_err(named)
 }
 
@@ -119,7 +124,7 @@ fn describe(library: &Library, users: &str) -> Finding {
         if library.build_id.is_empty() { "none" } else { &library.build_id },
         library.plan.points.len(),
         crate::probe::Program::TABLE.len(),
-        if library.plan.layout.comm_rank > 0 { ", layout known" } else { "" },
+        library.layout.as_ref().map_or_else(String::new, |l| format!(", layout from {}", l.source.label())),
     );
     let grade = if library.problems.is_empty() { Grade::Good } else { Grade::Degraded };
     let remedy = (!library.problems.is_empty()).then(|| library.problems.join("; "));

@@ -9,7 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use super::dwarf::{Dwarf, DwarfError};
 use super::image::{ElfError, Image, Machine, Section};
-use super::symbols::{SymbolTable, choose};
+use super::stripped::{self, Mark};
+use super::symbols::{Symbol, SymbolTable, choose};
 
 /// Exports that make a file NCCL; they are in every release since 2.0.
 const MARKS: [&str; 2] = ["ncclGetVersion", "ncclCommUserRank"];
@@ -53,6 +54,8 @@ pub struct NcclFile<'f> {
     /// `.symtab`, unless stripped.
     symbols: Option<SymbolTable>,
     build_id: Option<String>,
+    /// Its debug information, where that is in a file of its own.
+    debug: Option<Image<'f>>,
 }
 
 impl<'f> NcclFile<'f> {
@@ -65,12 +68,36 @@ impl<'f> NcclFile<'f> {
         let Some(exports) = SymbolTable::read(&image, ".dynsym")? else {
             return Ok(None);
         };
-        if MARKS.iter().any(|mark| exports.functions(mark).next().is_none()) {
+        let lacks = |table: &SymbolTable| MARKS.iter().any(|mark| table.functions(mark).next().is_none());
+        let symbols = SymbolTable::read(&image, ".symtab")?;
+        // A program that NCCL was linked into exports nothing.
+        if lacks(&exports) && symbols.as_ref().is_none_or(lacks) {
             return Ok(None);
         }
-        let symbols = SymbolTable::read(&image, ".symtab")?;
         let build_id = image.build_id()?;
-        Ok(Some(Self { image, exports, symbols, build_id }))
+        Ok(Some(Self { image, exports, symbols, build_id, debug: None }))
+    }
+
+    /// Takes symbols and debug information out of `file`, if it belongs to the same build; says whether it does.
+    ///
+    /// # Errors
+    /// It is no sound ELF file.
+    pub fn add_debug_file(&mut self, file: &'f File) -> Result<bool, ElfError> {
+        let image = Image::open(file)?;
+        if self.build_id.is_none() || image.build_id()? != self.build_id {
+            return Ok(false);
+        }
+        if self.symbols.is_none() {
+            self.symbols = SymbolTable::read(&image, ".symtab")?;
+        }
+        self.debug = Some(image);
+        Ok(true)
+    }
+
+    /// Whether the debug information is that of a file of its own.
+    #[must_use]
+    pub fn has_debug_file(&self) -> bool {
+        self.debug.is_some()
     }
 
     /// Instruction set of the file.
@@ -94,7 +121,8 @@ impl<'f> NcclFile<'f> {
     /// Whether struct layouts can be read, see [`Self::dwarf`].
     #[must_use]
     pub fn has_dwarf(&self) -> bool {
-        self.image.section(".debug_info").is_some_and(|s| self.image.check_section(s).is_ok())
+        let image = self.debug.as_ref().unwrap_or(&self.image);
+        image.section(".debug_info").is_some_and(|s| image.check_section(s).is_ok())
     }
 
     /// Debug information of the file.
@@ -102,7 +130,7 @@ impl<'f> NcclFile<'f> {
     /// # Errors
     /// There is none, or it cannot be read.
     pub fn dwarf(&self) -> Result<Dwarf<'f>, DwarfError> {
-        Dwarf::from_image(self.image.clone())
+        Dwarf::from_image(self.debug.as_ref().unwrap_or(&self.image).clone())
     }
 
     /// The release, out of the string `NCCL version X.Y.Z+cudaA.B` that all of them can print; `None` if it
@@ -130,7 +158,7 @@ impl<'f> NcclFile<'f> {
         if let Some(symbols) = &self.symbols {
             candidates.extend(symbols.functions(name));
         }
-        let Some(symbol) = choose(name, &candidates)? else {
+        let Some(symbol) = choose(name, &candidates)?.or_else(|| self.by_code(name)) else {
             return Ok(None);
         };
         let file_offset = self
@@ -143,6 +171,22 @@ impl<'f> NcclFile<'f> {
             file_offset,
             entry_skip: self.entry_skip(name, file_offset)?,
         }))
+    }
+
+    /// A function that a stripped file does not name.
+    fn by_code(&self, name: &str) -> Option<Symbol> {
+        if self.has_symbols() || name != "ncclEnqueueCheck" {
+            return None;
+        }
+        stripped::enqueue_check(&self.image, &self.exports).map(Symbol::at)
+    }
+
+    /// Whether the code uses these offsets, which tells one layout from another without debug information.
+    ///
+    /// # Errors
+    /// What does not fit, in words.
+    pub(super) fn attest(&self, marks: &[Mark], anywhere: &[(&'static str, u32)]) -> Result<(), String> {
+        stripped::attest(&self.image, &self.exports, marks, anywhere)
     }
 
     /// Address of the variable that is called `name` in the source, exported or not; `None` if there is none, or several

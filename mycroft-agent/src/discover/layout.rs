@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use mycroft_common::layout::{KernelLayout, SEQ_ARRAY, SEQ_COMM, SEQ_FUNCS_MAX, SEQ_NONE, SEQ_SHARED};
 use serde::{Deserialize, Serialize};
 
+use super::bundle;
 use super::dwarf::{DwarfError, StructSpec};
 use super::elf::{NcclFile, Version};
 use super::image::ElfError;
@@ -41,8 +42,28 @@ pub enum LayoutSource {
     /// Read from the library just now.
     #[default]
     Dwarf,
+    /// Read from its separate debug file.
+    DebugFile,
     /// Read from a library with the same build-id before.
     Cache,
+    /// From the table that comes with Mycroft: the build is known.
+    Bundled,
+    /// From that table: the build is not known, and its code fits the layout of its release.
+    Attested,
+}
+
+impl LayoutSource {
+    /// As `mycroft check` says it.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Dwarf => "its own debug information",
+            Self::DebugFile => "its separate debug file",
+            Self::Cache => "a library of this build that was read before",
+            Self::Bundled => "Mycroft's table, which has this build",
+            Self::Attested => "Mycroft's table, which its code fits",
+        }
+    }
 }
 
 /// Layout of one library file. Offsets are bytes from the start of the struct.
@@ -189,7 +210,7 @@ impl NcclLayout {
         let layout = Self {
             build_id: nccl.build_id().map(str::to_owned),
             version,
-            source: LayoutSource::Dwarf,
+            source: if nccl.has_debug_file() { LayoutSource::DebugFile } else { LayoutSource::Dwarf },
             comm: found.comm()?,
             shared: SharedLayout::read(&found, SharedLayout::SPEC.name).ok(),
             job_comm: found.optional("ncclCommInitRankAsyncJob", "comm", 8)?,
@@ -199,6 +220,16 @@ impl NcclLayout {
         };
         layout.check()?;
         Ok(layout)
+    }
+
+    /// The layout of `nccl`: from its debug information, else from the table that comes with Mycroft.
+    ///
+    /// # Errors
+    /// Neither gives one; says why.
+    pub fn of(nccl: &NcclFile<'_>) -> Result<Self, LayoutError> {
+        Self::from_dwarf(nccl).or_else(|error| {
+            bundle::find(nccl).map_err(|why| LayoutError::Missing(format!("this build: {error}; {why}")))
+        })
     }
 
     /// What the programs in the kernel take for granted.

@@ -50,10 +50,10 @@ impl LayoutCache {
     /// Trouble with the directory is logged and does not fail the call.
     ///
     /// # Errors
-    /// As for [`NcclLayout::from_dwarf`].
+    /// As for [`NcclLayout::of`].
     pub fn layout(&mut self, nccl: &NcclFile<'_>) -> Result<Arc<NcclLayout>, LayoutError> {
         let Some(id) = nccl.build_id() else {
-            return NcclLayout::from_dwarf(nccl).map(Arc::new);
+            return NcclLayout::of(nccl).map(Arc::new);
         };
         if let Some(known) = self.known.get(id) {
             return Ok(Arc::clone(known));
@@ -61,8 +61,11 @@ impl LayoutCache {
         let layout = match self.load(id) {
             Some(layout) => layout,
             None => {
-                let layout = NcclLayout::from_dwarf(nccl)?;
-                self.store(id, &layout);
+                let layout = NcclLayout::of(nccl)?;
+                // The table is at hand anyway.
+                if matches!(layout.source, LayoutSource::Dwarf | LayoutSource::DebugFile) {
+                    self.store(id, &layout);
+                }
                 layout
             }
         };

@@ -2,6 +2,7 @@
 //!
 //! Owns: `/proc`, ELF, DWARF. Must not: attach, judge.
 
+pub mod bundle;
 pub mod dwarf;
 pub mod elf;
 pub mod exit;
@@ -11,6 +12,7 @@ pub mod layout_cache;
 pub mod process;
 pub mod regions;
 pub mod state;
+mod stripped;
 mod symbols;
 pub mod thread;
 

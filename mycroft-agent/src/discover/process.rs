@@ -12,11 +12,19 @@ use std::{
 
 use procfs::{FromRead as _, process::Stat};
 
+use super::elf::NcclFile;
+
 /// A process that did not map NCCL is looked at again when it has grown by this many bytes: NCCL's mapping
 /// has more than 200 MB.
 const GROWN: u64 = 16 << 20;
 /// ... or after this time.
 const RESCAN: Duration = Duration::from_secs(30);
+/// A file with another name is looked into if it has this many bytes: NCCL's device code alone has more.
+const LARGE: u64 = 8 << 20;
+/// Such files of one process at most.
+const OTHERS: usize = 2048;
+/// Files remembered.
+const FILES: usize = 65_536;
 /// Bytes of one process's maps that are read at most.
 const MAPS_LIMIT: u64 = 64 << 20;
 /// Bytes of a command line that are kept.
@@ -31,6 +39,8 @@ pub struct LibraryRef {
     pub ino: u64,
     /// Held open: the process, its mount namespace and the file's name may go.
     pub file: Arc<File>,
+    /// Root of the file system that the library is from, as long as the process lives.
+    pub root: Option<PathBuf>,
 }
 
 /// A process that maps NCCL.
@@ -76,12 +86,14 @@ struct Seen {
 pub struct Scanner {
     root: PathBuf,
     seen: BTreeMap<u32, Seen>,
+    /// Large files with other names, by device and inode as maps tell them: whether NCCL was linked into them.
+    inside: BTreeMap<String, bool>,
 }
 
 impl Scanner {
     #[must_use]
     pub fn new(proc_root: &Path) -> Self {
-        Self { root: proc_root.to_owned(), seen: BTreeMap::new() }
+        Self { root: proc_root.to_owned(), seen: BTreeMap::new(), inside: BTreeMap::new() }
     }
 
     /// Looks at all processes. Those that vanish meanwhile are skipped.
@@ -156,20 +168,42 @@ impl Scanner {
         words.join(" ").trim().chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
     }
 
-    /// The first executable mapping of an NCCL library; `None` also where the maps can't be read.
-    fn mapped_nccl(&self, pid: u32) -> Option<Mapping> {
+    /// The first executable mapping of an NCCL library, or else of a file into which NCCL was linked; `None` also where
+    /// the maps can't be read.
+    fn mapped_nccl(&mut self, pid: u32) -> Option<Mapping> {
         let file = File::open(self.root.join(pid.to_string()).join("maps")).ok()?;
         let mut lines = BufReader::new(file.take(MAPS_LIMIT));
         let mut line = Vec::new();
+        let mut others = Vec::new();
         loop {
             line.clear();
             if lines.read_until(b'\n', &mut line).ok()? == 0 {
-                return None;
+                return others.into_iter().find(|m| self.holds_nccl(pid, m));
             }
-            if let Some(mapping) = Mapping::parse(&String::from_utf8_lossy(&line)).filter(Mapping::is_nccl) {
-                return Some(mapping);
+            let mapping = Mapping::parse(&String::from_utf8_lossy(&line)).filter(Mapping::is_code_of_a_file);
+            match mapping {
+                Some(mapping) if mapping.is_nccl() => return Some(mapping),
+                Some(mapping) if others.len() < OTHERS => others.push(mapping),
+                _ => {}
             }
         }
+    }
+
+    /// Whether NCCL was linked into a file. Each file is looked at once.
+    fn holds_nccl(&mut self, pid: u32, mapping: &Mapping) -> bool {
+        if let Some(known) = self.inside.get(&mapping.file) {
+            return *known;
+        }
+        let holds = self.open(pid, mapping).is_ok_and(|library| {
+            let large = library.file.metadata().is_ok_and(|meta| meta.len() >= LARGE);
+            large && NcclFile::open(&library.file).is_ok_and(|nccl| nccl.is_some())
+        });
+        // A host has some thousands; what is deleted is asked anew now and then.
+        if self.inside.len() >= FILES {
+            self.inside.clear();
+        }
+        self.inside.insert(mapping.file.clone(), holds);
+        holds
     }
 
     /// Opens the very file that is mapped, whatever its path now leads to.
@@ -183,7 +217,13 @@ impl Scanner {
             File::open(dir.join("root").join(mapping.path.trim_start_matches('/')))
         })?;
         let meta = file.metadata()?;
-        Ok(LibraryRef { path: mapping.path.clone(), dev: meta.dev(), ino: meta.ino(), file: Arc::new(file) })
+        Ok(LibraryRef {
+            path: mapping.path.clone(),
+            dev: meta.dev(),
+            ino: meta.ino(),
+            file: Arc::new(file),
+            root: Some(dir.join("root")),
+        })
     }
 }
 
@@ -193,6 +233,8 @@ struct Mapping {
     /// `START-END` in hex, which is also its name in map_files.
     range: String,
     offset: u64,
+    /// Device and inode.
+    file: String,
     executable: bool,
     path: String,
     deleted: bool,
@@ -208,23 +250,27 @@ impl Mapping {
         };
         let range = field()?;
         let permissions = field()?;
-        let (offset, _device) = (u64::from_str_radix(&field()?, 16).ok()?, field()?);
+        let (offset, device) = (u64::from_str_radix(&field()?, 16).ok()?, field()?);
         // The path follows the inode and may hold spaces; without one there is nothing after the inode.
-        field()?;
+        let file = format!("{device} {}", field()?);
         let (path, deleted) = match rest.strip_suffix(" (deleted)") {
             Some(path) => (path, true),
             None => (rest, false),
         };
-        Some(Self { range, offset, executable: permissions.contains('x'), path: path.to_owned(), deleted })
+        Some(Self { range, offset, file, executable: permissions.contains('x'), path: path.to_owned(), deleted })
     }
 
     fn start(&self) -> u64 {
         self.range.split('-').next().and_then(|s| u64::from_str_radix(s, 16).ok()).unwrap_or(0)
     }
 
+    fn is_code_of_a_file(&self) -> bool {
+        self.executable && self.path.starts_with('/')
+    }
+
     fn is_nccl(&self) -> bool {
         let name = self.path.rsplit('/').next().unwrap_or("");
-        self.executable && self.path.starts_with('/') && name.starts_with("libnccl.so")
+        self.is_code_of_a_file() && name.starts_with("libnccl.so")
     }
 }
 

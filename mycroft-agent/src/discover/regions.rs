@@ -113,13 +113,15 @@ mod tests {
     /// Of a mapping of which one page was touched, one exists.
     #[test]
     fn pages_that_were_never_touched_do_not_exist() {
-        let page = procfs::page_size() as usize;
-        let mut memory: Vec<u8> = Vec::with_capacity(512 * page);
+        const WHOLE: usize = 256 << 20;
+        let page = procfs::page_size();
+        let mut memory: Vec<u8> = Vec::with_capacity(WHOLE);
         memory.resize(1, 1);
         let start = memory.as_ptr() as u64;
-        let whole = Region { start: start / page as u64 * page as u64, end: start + (512 * page) as u64 };
+        let whole = Region { start: start / page * page, end: start + WHOLE as u64 };
         let parts = PageMap::open(Path::new("/proc"), std::process::id()).present(whole);
         let bytes: u64 = parts.iter().map(|p| p.end - p.start).sum();
-        assert!(bytes >= page as u64 && bytes < 256 * page as u64, "{parts:?}");
+        // The kernel may make a huge page of it.
+        assert!(bytes >= page && bytes < 16 << 20, "{parts:?}");
     }
 }

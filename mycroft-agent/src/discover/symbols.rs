@@ -22,6 +22,13 @@ pub(super) struct Symbol {
     local: bool,
 }
 
+impl Symbol {
+    /// A function known by its address alone.
+    pub(super) const fn at(address: u64) -> Self {
+        Self { address, size: 0, local: true }
+    }
+}
+
 /// `.dynsym` or `.symtab` with its strings.
 #[derive(Debug)]
 pub(super) struct SymbolTable {

@@ -36,7 +36,9 @@ pub(crate) fn find() -> Option<Result<&'static Symbols, String>> {
     if SYMBOLS.get().is_some() {
         return None;
     }
-    let read = Symbols::read(&path, base).map_err(|e| format!("{}: {e}", path.display()));
+    // A stripped copy is redirected by the symbols of the library that it was made from.
+    let named = std::env::var_os("BED_SYMBOLS").map_or_else(|| path.clone(), PathBuf::from);
+    let read = Symbols::read(&named, base).map_err(|e| format!("{}: {e}", path.display()));
     Some(read.map(|s| SYMBOLS.get_or_init(|| s)))
 }
 

@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::symlink;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 use std::time::Duration;
@@ -37,6 +37,8 @@ pub struct Builder {
     pub(crate) netns: bool,
     pub(crate) thread_names: bool,
     like_pytorch: bool,
+    /// `Some(true)`: without a build-id, too.
+    stripped: Option<bool>,
     timeout: Duration,
     faults: Vec<Fault>,
     no_data: Vec<usize>,
@@ -86,6 +88,14 @@ impl Builder {
         like_pytorch: bool,
         /// Processes end themselves after this (default 5 minutes).
         timeout: Duration,
+    }
+
+    /// Runs a copy of the library without symbols and debug information, as distributions ship it; if `anonymous`, also
+    /// without the build-id.
+    #[must_use]
+    pub fn stripped(mut self, anonymous: bool) -> Self {
+        self.stripped = Some(anonymous);
+        self
     }
 
     /// Release of NCCL, like `2.27.5`.
@@ -182,16 +192,28 @@ impl Builder {
             ensure!(!job.needs_process(fault), "{fault:?} can only be injected into a running job");
             job.inject(fault)?;
         }
+        let loaded = job.config.loaded(&library, &job.dir)?;
         for process in 0..processes {
-            let child = job.config.start_process(&job, process, &library)?;
+            let child = job.config.start_process(&job, process, &library, &loaded)?;
             job.processes.push(Mutex::new(child));
         }
         Ok(job)
     }
 
-    fn start_process(&self, job: &Job, process: usize, library: &Path) -> Result<Child> {
+    /// The library that the ranks load.
+    fn loaded(&self, library: &Path, dir: &Path) -> Result<PathBuf> {
+        let Some(anonymous) = self.stripped else { return Ok(library.to_owned()) };
+        let copy = dir.join("libnccl.so.2");
+        let mut strip = Command::new("strip");
+        strip.arg("-s").args(if anonymous { &["-R", ".note.gnu.build-id"][..] } else { &[] });
+        let status = strip.arg("-o").arg(&copy).arg(library).status().context("strip, of binutils")?;
+        ensure!(status.success(), "strip: {status}");
+        Ok(copy)
+    }
+
+    fn start_process(&self, job: &Job, process: usize, library: &Path, loaded: &Path) -> Result<Child> {
         let mut command = Command::new(artifacts::find("bed-rank")?);
-        command.arg("--nccl").arg(library).arg("--control").arg(job.dir.join("control"));
+        command.env("BED_SYMBOLS", library).arg("--nccl").arg(loaded).arg("--control").arg(job.dir.join("control"));
         let numbers = [
             ("--first-rank", process * self.gpus_per_proc),
             ("--ranks-here", self.gpus_per_proc),
@@ -299,6 +321,7 @@ impl Default for Builder {
             netns: false,
             thread_names: false,
             like_pytorch: false,
+            stripped: None,
             timeout: Duration::from_secs(300),
             faults: Vec::new(),
             no_data: Vec::new(),
