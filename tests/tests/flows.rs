@@ -15,7 +15,7 @@ use mycroft_agent::{
     model::{Comm, ids::MILLISECOND},
     rules::Verdict,
 };
-use mycroft_bed::{Fault, Job};
+use mycroft_bed::{Algorithm, Fault, Job, Protocol};
 use mycroft_tests::traced::Traced;
 
 const RANKS: usize = 4;
@@ -154,4 +154,86 @@ fn a_link_that_is_down() {
         !found.is_empty() && found.is_subset(&BTreeSet::from([(1, Stuck::PathTo(2)), (2, Stuck::PathTo(3))]))
     };
     shows(true, |_| Fault::LinkDown { rank: 2 }, &Expected { causes, rule: "MYC007", blamed: &[1, 2] });
+}
+
+/// Every protocol, rings and trees: what the counters mean differs, what they show does not.
+#[test]
+fn protocols_and_algorithms() {
+    let release = releases().pop().unwrap();
+    for (protocol, algorithm) in [
+        (Protocol::Ll, Algorithm::Ring),
+        (Protocol::Ll128, Algorithm::Ring),
+        (Protocol::Simple, Algorithm::Tree),
+        (Protocol::Ll, Algorithm::Tree),
+    ] {
+        for fault in [absent, stalled] {
+            let job = Job::builder()
+                .nccl(&release)
+                .ranks(RANKS)
+                .count(300_000)
+                .protocol(protocol)
+                .algorithm(algorithm)
+                .channels(2)
+                .start()
+                .unwrap();
+            job.wait_iteration(3, START).unwrap();
+            let mut t = Traced::start(options());
+            let at = job.ranks().map(|r| r.entered()).max().unwrap() + 5;
+            let (fault, cause) = fault(at);
+            job.inject(fault).unwrap();
+            let what = format!("{protocol:?}, {algorithm:?}, {cause:?}");
+            let begin = Instant::now();
+            while causes(&t, &job) != BTreeSet::from([cause]) {
+                let now = causes(&t, &job);
+                assert!(begin.elapsed() < Duration::from_secs(15), "{what}: {now:?}\n{}", screen(&t, &job));
+                t.run(0.1);
+            }
+            let members = comm_of(&t, &job).unwrap().members.values();
+            let ops = members.filter_map(|m| m.flows.as_ref()).flat_map(|f| &f.flows).filter_map(|t| t.flow.op);
+            assert!(
+                ops.clone().count() > 0
+                    && ops.clone().all(|op| format!("{:?}", op.protocol) == format!("{protocol:?}"))
+            );
+            drop(t);
+            job.kill();
+        }
+    }
+}
+
+fn absent(at: u64) -> (Fault, (u32, Stuck)) {
+    (Fault::NeverEnter { rank: 1, at }, (1, Stuck::Absent))
+}
+
+fn stalled(at: u64) -> (Fault, (u32, Stuck)) {
+    (Fault::GpuStall { rank: 2, collective: at, step: 1 }, (2, Stuck::Gpu))
+}
+
+/// A ring of n ranks moves 2(n-1)/n of the data over each of its links. The count fills every chunk, so that slices are
+/// full.
+#[test]
+fn bytes_are_those_that_a_ring_must_move() {
+    const MIB: u64 = 1 << 20;
+    // four chunks of 2 MiB: what one loop over a channel takes
+    const BYTES: u64 = 8 * MIB;
+    for release in releases() {
+        let job = Job::builder().nccl(&release).ranks(RANKS).count((BYTES / 4) as usize).channels(1).start().unwrap();
+        job.wait_iteration(2, START).unwrap();
+        let mut t = Traced::start(options());
+        let at = job.ranks().map(|r| r.entered()).max().unwrap() + 3;
+        job.inject(Fault::NeverEnter { rank: 1, at }).unwrap();
+        t.until(30.0, "the hang", |t| causes(t, &job) == BTreeSet::from([(1, Stuck::Absent)]));
+        let comm = comm_of(&t, &job).unwrap();
+        let flows = |rank: u32| comm.members[&rank].flows.as_ref().unwrap().flows.iter().map(|t| &t.flow);
+        let op = flows(0).find_map(|f| f.op).unwrap();
+        // Rank 1 has ended all collectives before that one, and begun nothing else.
+        let links: Vec<u64> = flows(1).filter_map(|f| f.steps).filter(|s| *s > 0).collect();
+        assert_eq!(links.len(), 2, "one to send to, one to receive from");
+        for steps in links {
+            let moved = steps / op.slice * op.slice_bytes;
+            let ranks = RANKS as u64;
+            assert_eq!(moved, at * BYTES * 2 * (ranks - 1) / ranks, "NCCL {release}, {at} collectives, {steps} steps");
+        }
+        drop(t);
+        job.kill();
+    }
 }

@@ -23,6 +23,11 @@ fn runs() -> usize {
     std::env::var("MYCROFT_RUNS").ok().and_then(|n| n.parse().ok()).unwrap_or(1)
 }
 
+/// As the commands have it by default: with flows.
+fn options() -> Options {
+    Options { sample: Some(Duration::from_millis(100)), ..Options::default() }
+}
+
 fn releases() -> Vec<String> {
     std::env::var("BED_NCCL").unwrap_or_else(|_| "2.27.5".to_owned()).split(',').map(str::to_owned).collect()
 }
@@ -57,7 +62,7 @@ fn about<'t>(t: &'t Traced, pids: &[u32]) -> Vec<&'t Verdict> {
 fn watched(release: &str) -> (Job, Traced, Vec<u32>) {
     let job = job(release);
     let pids = pids(&job);
-    let mut t = Traced::start(Options::default());
+    let mut t = Traced::start(options());
     t.until(20.0, "20 collectives of all ranks", |t| {
         t.state().comms.values().any(|c| {
             c.rhythm.completed >= 20
@@ -186,7 +191,7 @@ fn a_job_that_is_slow_but_moves_draws_no_hang() {
     let job = Job::builder().ranks(RANKS).count(1000).pause(Duration::from_millis(2500)).start().unwrap();
     job.wait_iteration(1, START).unwrap();
     let pids = pids(&job);
-    let mut t = Traced::start(Options::default());
+    let mut t = Traced::start(options());
     t.run(12.0);
     assert!(about(&t, &pids).is_empty(), "{:#?}", about(&t, &pids));
     assert!(t.state().ops >= 12, "it was seen to move");
@@ -204,7 +209,7 @@ fn two_gpus_a_process_and_two_communicators() {
         .unwrap();
     job.wait_iteration(4, START).unwrap();
     let pids = pids(&job);
-    let mut t = Traced::start(Options::default());
+    let mut t = Traced::start(options());
     let mine = |t: &Traced| -> Vec<(u32, u32, i32)> {
         t.state()
             .comms

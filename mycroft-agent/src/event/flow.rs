@@ -104,6 +104,8 @@ pub struct Flow {
     /// Rank at the other end; `None` where NCCL does not tell.
     pub peer: Option<u32>,
     pub way: Way,
+    /// The other end is this rank's parent in the channel's tree.
+    pub parent: bool,
     /// It is a connection for sends and receives, not for collectives.
     pub p2p: bool,
     pub transport: Transport,
@@ -127,6 +129,8 @@ pub struct FlowOp {
     pub protocol: Protocol,
     /// `NCCL_ALGO_*`; `None` before 2.24.
     pub algorithm: Option<u8>,
+    /// Goes up and down a tree, not round a ring.
+    pub tree: bool,
     /// The proxy has begun with it.
     pub begun: bool,
     /// Steps in all.

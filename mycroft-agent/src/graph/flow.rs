@@ -124,7 +124,7 @@ impl<'f> Ends<'f> {
 impl Channel<'_> {
     /// What the channel shows: about this rank, and about those that it waits for.
     fn judge(&self, rank: u32, ranks: &BTreeMap<u32, Ends<'_>>) -> Vec<(u32, Stuck)> {
-        let phases: Vec<(&Flow, &FlowOp, Phase)> = self
+        let phases: Vec<Transfer<'_>> = self
             .tracked
             .iter()
             .filter_map(|t| t.flow.op.as_ref().map(|op| (&t.flow, op, Phase::of(t.flow.way, op))))
@@ -137,21 +137,39 @@ impl Channel<'_> {
                 _ => {}
             }
         }
-        let waits = phases.iter().any(|(_, _, p)| *p == Phase::WaitsForData);
-        let blocked = phases.iter().any(|(f, op, _)| f.way == Way::Send && op.done < op.steps && is_full(op));
-        let untaken = phases.iter().any(|(_, _, p)| *p == Phase::NotConsumed);
-        let unready = phases.iter().any(|(_, _, p)| *p == Phase::WaitsForGpu);
-        // With data there and room to send, only the GPU is left to act.
-        if !waits && !blocked && (untaken || unready) {
+        if self.parts(&phases).iter().any(|part| gpu_owes(part)) {
             found.push((rank, Stuck::Gpu));
         }
         found
+    }
+
+    /// What a kernel does at one go. On a ring that is all; a tree is gone up and down by two groups of threads, each
+    /// of which waits for its own connections, but at the root, where up becomes down.
+    fn parts<'p>(&self, phases: &'p [Transfer<'p>]) -> Vec<Vec<Transfer<'p>>> {
+        let tree = phases.iter().any(|(_, op, _)| op.tree);
+        let has_parent = self.tracked.iter().any(|t| t.flow.parent);
+        if !tree || !has_parent {
+            return vec![phases.to_vec()];
+        }
+        let goes_up = |(flow, ..): &Transfer<'_>| flow.parent == (flow.way == Way::Send);
+        let (up, down) = phases.iter().copied().partition(goes_up);
+        vec![up, down]
     }
 }
 
 /// A counter of an operation in the connection's own count. `base` comes from foreign memory.
 fn absolute(op: &FlowOp, counter: u64) -> u64 {
     op.base.saturating_add(counter)
+}
+
+/// A flow, its operation and what it waits for.
+type Transfer<'f> = (&'f Flow, &'f FlowOp, Phase);
+
+/// With data there and room to send, only the GPU is left to act.
+fn gpu_owes(part: &[Transfer<'_>]) -> bool {
+    let any = |phase| part.iter().any(|(_, _, p)| *p == phase);
+    let blocked = part.iter().any(|(f, op, _)| f.way == Way::Send && op.done < op.steps && is_full(op));
+    !any(Phase::WaitsForData) && !blocked && (any(Phase::NotConsumed) || any(Phase::WaitsForGpu))
 }
 
 /// Whether the GPU has filled all that it may.

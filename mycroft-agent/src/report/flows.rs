@@ -192,6 +192,7 @@ mod tests {
             func: None,
             protocol: Protocol::Simple,
             algorithm: None,
+            tree: false,
             begun: true,
             steps: 32,
             slice: 2,

@@ -22,6 +22,8 @@ pub(super) struct Link {
     pub(super) channel: u32,
     pub(super) peer: u32,
     pub(super) way: Way,
+    /// The peer is this rank's parent in the channel's tree.
+    pub(super) parent: bool,
     pub(super) transport: Transport,
     /// Address of the `ncclProxyConnection`; 0 where this process has none.
     pub(super) connection: u64,
@@ -61,7 +63,9 @@ pub(super) fn read(
         let raw = Raw::new(bytes);
         let peers = raw.u64(proxy.channel.peers);
         let neighbours = neighbours(raw, proxy, n_ranks);
-        wanted.extend(neighbours.into_iter().map(|(peer, way)| Wanted { channel, peer, way, peers }));
+        let up = u32::try_from(raw.i32(proxy.channel.tree_up)).ok();
+        let want = |(peer, way)| Wanted { channel, peer, way, parent: up == Some(peer), peers };
+        wanted.extend(neighbours.into_iter().map(want));
     }
     connectors(memory, proxy, &wanted)
 }
@@ -71,6 +75,7 @@ struct Wanted {
     channel: u32,
     peer: u32,
     way: Way,
+    parent: bool,
     /// Address of the channel's array of peers.
     peers: u64,
 }
@@ -127,7 +132,7 @@ fn link(wanted: &Wanted, connector: Raw<'_>, proxy: &ProxyLayout) -> Link {
         (true, true) => Transport::Unknown(-1),
     };
     let connection = if transport == Transport::Unknown(-1) { connector.u64(at.connection) } else { 0 };
-    Link { channel: wanted.channel, peer: wanted.peer, way: wanted.way, transport, connection }
+    Link { channel: wanted.channel, peer: wanted.peer, way: wanted.way, parent: wanted.parent, transport, connection }
 }
 
 fn transports(memory: &impl Remote, proxy: &ProxyLayout, mut links: Vec<Link>) -> Result<Vec<Link>, ReadError> {

@@ -33,6 +33,7 @@ pub(super) struct Head {
     pub(super) n_subs: u32,
     pub(super) begun: bool,
     pub(super) slice: u64,
+    pub(super) tree: bool,
     pub(super) protocol: u8,
     pub(super) func: Option<u8>,
     pub(super) algorithm: Option<u8>,
@@ -55,6 +56,7 @@ impl Head {
             n_subs,
             begun: state == PROGRESS,
             slice: u64::try_from(raw.i32(at.slice_steps)).ok().filter(|s| (1..=64).contains(s))?,
+            tree: is_tree(proxy, raw.u8(at.pattern)),
             protocol: raw.u8(at.protocol),
             func: at.coll.map(|offset| raw.u8(offset)),
             algorithm: at.algorithm.map(|offset| raw.u8(offset)),
@@ -68,6 +70,11 @@ impl Head {
         (self.address, self.op_count, self.n_subs, self.begun)
             == (later.address, later.op_count, later.n_subs, later.begun)
     }
+}
+
+/// `ncclPatternTreeUp`, `TreeDown` and `TreeUpDown`; not `NvlsTree`, whose rules are others.
+fn is_tree(proxy: &ProxyLayout, pattern: u8) -> bool {
+    proxy.patterns.get(&pattern.into()).is_some_and(|name| name.starts_with("Tree"))
 }
 
 /// An operation and how many wait behind it.

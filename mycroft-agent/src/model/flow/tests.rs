@@ -13,6 +13,7 @@ fn op(counters: [u64; 6]) -> FlowOp {
         func: Some(Func::AllReduce),
         protocol: Protocol::Simple,
         algorithm: Some(1),
+        tree: false,
         begun: true,
         steps: 64,
         slice: 2,
@@ -29,7 +30,18 @@ fn op(counters: [u64; 6]) -> FlowOp {
 
 fn flow(way: Way, op: Option<FlowOp>) -> Flow {
     let transport = Transport::Net;
-    Flow { channel: 0, peer: Some(1), way, p2p: false, transport, net_dev: Some(0), steps: Some(192), op, behind: 0 }
+    Flow {
+        channel: 0,
+        peer: Some(1),
+        way,
+        parent: false,
+        p2p: false,
+        transport,
+        net_dev: Some(0),
+        steps: Some(192),
+        op,
+        behind: 0,
+    }
 }
 
 fn report(at: Nanos, flows: Vec<Flow>) -> FlowReport {
