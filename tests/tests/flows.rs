@@ -6,6 +6,7 @@
 
 use std::{
     collections::BTreeSet,
+    process::Command,
     time::{Duration, Instant},
 };
 
@@ -13,10 +14,11 @@ use mycroft_agent::{
     app::Options,
     graph::flow::{Stuck, stuck},
     model::{Comm, ids::MILLISECOND},
+    report::json::{Line, Record},
     rules::Verdict,
 };
 use mycroft_bed::{Algorithm, Fault, Job, Protocol};
-use mycroft_tests::traced::Traced;
+use mycroft_tests::{programs, traced::Traced};
 
 const RANKS: usize = 4;
 const START: Duration = Duration::from_secs(60);
@@ -236,4 +238,44 @@ fn bytes_are_those_that_a_ring_must_move() {
         drop(t);
         job.kill();
     }
+}
+
+/// `mycroft flows` on a job that hung before it was started.
+#[test]
+fn the_command_tells_people_and_machines() {
+    let job = Job::builder().nccl(&releases()[0]).ranks(RANKS).count(COUNT).start().unwrap();
+    job.wait_iteration(2, START).unwrap();
+    let at = job.ranks().map(|r| r.entered()).max().unwrap() + 2;
+    job.inject(Fault::NeverEnter { rank: 1, at }).unwrap();
+    job.wait_hang(Duration::from_millis(500), START).unwrap();
+    let cache = tempfile::tempdir().unwrap();
+    let run = |format: &[&str]| {
+        let mut command = Command::new(programs::built("mycroft"));
+        command.args(["flows", "--within", "2.5", "--cache-dir"]).arg(cache.path()).args(format);
+        let out = command.output().unwrap();
+        assert_eq!(out.status.code(), Some(1), "somebody is held up: {}", String::from_utf8_lossy(&out.stderr));
+        String::from_utf8(out.stdout).unwrap()
+    };
+    let text = run(&[]);
+    for expected in ["network Socket", "who holds it up", "rank 1 has not begun the operation", "waits for data"] {
+        assert!(text.contains(expected), "no `{expected}` in\n{text}");
+    }
+    assert!(!text.contains('\u{1b}'), "no colours in a file");
+    let pid = job.rank(1).pid();
+    let records = run(&["--json"]);
+    let flows: Vec<_> = records
+        .lines()
+        .map(|l| serde_json::from_str::<Line>(l).unwrap())
+        .filter_map(|l| match l.record {
+            Record::Flows(f) if f.ranks.iter().any(|r| r.rank.pid == pid) => Some(f),
+            _ => None,
+        })
+        .collect();
+    let [record] = flows.as_slice() else { panic!("{records}") };
+    assert_eq!((record.nranks, record.ranks.len()), (4, 4));
+    let causes: Vec<_> = record.findings.iter().filter(|f| f.cause).map(|f| f.rank).collect();
+    assert_eq!(causes, [1]);
+    assert_eq!(record.ranks[0].rank.seq, Some(at));
+    assert!(record.ranks[0].flows.iter().any(|f| f.op.as_ref().is_some_and(|op| op.steps == 24)), "{records}");
+    job.kill();
 }
