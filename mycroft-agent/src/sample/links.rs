@@ -113,12 +113,8 @@ fn connectors(memory: &impl Remote, proxy: &ProxyLayout, wanted: &[Wanted]) -> R
         })
         .collect();
     memory.read(&mut pieces)?;
-    let ends: Vec<Link> = known
-        .iter()
-        .zip(bytes.chunks_exact(size))
-        .map(|((w, _), bytes)| link(w, Raw::new(bytes), proxy))
-        // Trees in which this rank is not connected are not in use.
-        .collect();
+    let ends: Vec<Link> =
+        known.iter().zip(bytes.chunks_exact(size)).map(|((w, _), bytes)| link(w, Raw::new(bytes), proxy)).collect();
     transports(memory, proxy, ends)
 }
 
