@@ -49,7 +49,8 @@ fn judge(view: &View<'_>, comm: &Comm, frontier: &Frontier) -> Option<Verdict> {
     if missing.clone().any(|(_, m)| !view.alive(m) || is_stopped(view, m)) {
         return None;
     }
-    let roots: Vec<_> = missing.filter(|(_, m)| view.graph.is_root((*m).into())).collect();
+    let roots: Vec<_> =
+        missing.filter(|(_, m)| view.graph.is_root((*m).into()) && !in_earlier_operation(view, m)).collect();
     let since = roots.iter().map(|(f, _)| f.since).min()?;
     let culprits: Vec<&Member> = roots.iter().map(|(_, m)| *m).collect();
     let waited = view.now().saturating_sub(since);
@@ -81,6 +82,13 @@ fn judge(view: &View<'_>, comm: &Comm, frontier: &Frontier) -> Option<Verdict> {
         ),
         next_steps: next_steps(&culprits),
     })
+}
+
+/// Its data of an earlier operation is still under way: it can't launch the next, and the transfers tell why.
+fn in_earlier_operation(view: &View<'_>, member: &Member) -> bool {
+    const FRESH: Nanos = 3 * SECOND;
+    let fresh = member.flows.as_ref().filter(|f| view.now().saturating_sub(f.at) < FRESH);
+    fresh.is_some_and(|f| f.untaken_since.is_some() || f.flows.iter().any(|t| t.flow.op.is_some()))
 }
 
 pub(super) fn is_stopped(view: &View<'_>, member: &Member) -> bool {
@@ -269,6 +277,19 @@ mod tests {
             assert_eq!(v.culprits.iter().map(|c| c.rank_in_job()).collect::<Vec<_>>(), [3], "{}", v.headline);
         }
         assert_eq!(s.verdicts().len(), 2, "both communicators wait for the same rank");
+    }
+
+    /// It waits for each collective before it launches the next, and the others were done sooner.
+    #[test]
+    fn a_rank_whose_data_is_still_under_way_is_not_late() {
+        let mut s = Scene::ranks(4);
+        s.rounds(20, 100);
+        s.flow(3, [20, 20, 20], [24, 20, 20]);
+        s.flow(2, [24, 24, 22], [24, 24, 24]);
+        s.round_without(&[2, 3], 100);
+        s.pass(3000);
+        assert!(s.verdicts().iter().all(|v| v.rule != "MYC001"), "{:#?}", s.verdicts());
+        assert_eq!(s.only_verdict().rule, "MYC007");
     }
 
     #[test]
