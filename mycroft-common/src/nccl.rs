@@ -22,6 +22,21 @@ pub enum Func {
     Unknown(i32),
 }
 
+/// As its code, so that a recording of one release reads in the next.
+#[cfg(feature = "serde")]
+impl serde::Serialize for Func {
+    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_i32(self.code())
+    }
+}
+
+#[cfg(feature = "serde")]
+impl<'de> serde::Deserialize<'de> for Func {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        i32::deserialize(from).map(Self::from_code)
+    }
+}
+
 impl Func {
     const KNOWN: [Self; 15] = [
         Self::Broadcast,

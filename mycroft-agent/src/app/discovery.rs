@@ -18,10 +18,11 @@ use tokio::sync::mpsc;
 use super::{Library, library::FileKey};
 use crate::{
     discover::{
+        environment::job_rank,
         layout_cache::LayoutCache,
         process::{NcclProcess, Scanner},
     },
-    model::{HostId, ProcId, Process},
+    model::{HostId, Origin, ProcId, Process},
 };
 
 /// Between two scans of `/proc`.
@@ -147,13 +148,11 @@ impl Search {
             })
             .clone();
         let process = Process {
-            id: ProcId { host: HostId(0), pid: p.pid },
             name: p.name,
             command: p.command,
             nccl: library.as_ref().map(|l| l.version.clone()).unwrap_or_default(),
-            gone: None,
-            activity: None,
-            stopped_since: None,
+            job_rank: job_rank(Path::new("/proc"), p.pid),
+            ..Process::unknown(ProcId { host: HostId(0), pid: p.pid }, Origin::Live)
         };
         let (start, offset) = p.code;
         let code_bias = library.as_ref().ok().and_then(|l| l.code_bias);

@@ -3,8 +3,8 @@
 use std::{fs, path::Path};
 
 use crate::{
-    discover::state::ProcessState,
-    model::{Activity, Nanos, ProcId, Process},
+    discover::{environment::job_rank, state::ProcessState},
+    model::{Activity, Nanos, Origin, ProcId, Process},
 };
 
 /// What the process is doing; `None` if it is gone.
@@ -25,12 +25,8 @@ pub(super) fn activity(pid: u32, tid: u32, at: Nanos) -> Option<Activity> {
 pub(super) fn process(id: ProcId) -> Process {
     let name = fs::read_to_string(format!("/proc/{}/comm", id.pid)).unwrap_or_default();
     Process {
-        id,
         name: name.trim().to_owned(),
-        command: String::new(),
-        nccl: String::new(),
-        gone: None,
-        activity: None,
-        stopped_since: None,
+        job_rank: job_rank(Path::new("/proc"), id.pid),
+        ..Process::unknown(id, Origin::Live)
     }
 }

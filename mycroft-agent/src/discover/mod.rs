@@ -5,6 +5,7 @@
 pub mod bundle;
 pub mod dwarf;
 pub mod elf;
+pub mod environment;
 pub mod exit;
 pub mod image;
 pub mod layout;

@@ -4,18 +4,19 @@
 //! operation's data moves in slices of [`FlowOp::slice`] steps, so they are multiples of it.
 
 use mycroft_common::nccl::Func;
+use serde::{Deserialize, Serialize};
 
 use super::ids::{Nanos, ProcId};
 
 /// Direction of a connection, seen from the rank.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Way {
     Send,
     Recv,
 }
 
 /// How a connection carries data (`TRANSPORT_*`, `src/include/transport.h`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Transport {
     /// GPU to GPU: NVLink or PCIe. Its counters are in GPU memory.
     P2p,
@@ -67,7 +68,7 @@ impl Transport {
 }
 
 /// `NCCL_PROTO_*`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Protocol {
     Ll,
     Ll128,
@@ -98,7 +99,7 @@ impl Protocol {
 }
 
 /// One direction of one connection of a rank.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Flow {
     pub channel: u32,
     /// Rank at the other end; `None` where NCCL does not tell.
@@ -120,7 +121,7 @@ pub struct Flow {
 }
 
 /// An operation's transfer on one connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FlowOp {
     /// Number among the collectives (or sends and receives) that NCCL handed to its proxies.
     pub number: u64,
@@ -156,7 +157,7 @@ pub struct FlowOp {
 }
 
 /// State of all connections of one rank's communicator at a time.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FlowReport {
     pub proc: ProcId,
     /// Address of the `ncclComm`.
@@ -172,7 +173,7 @@ pub struct FlowReport {
 }
 
 /// What the progress thread does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Progress {
     pub tid: u32,
     /// Time on a CPU, ns.

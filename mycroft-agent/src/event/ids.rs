@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 /// Nanoseconds: a time on the host's CLOCK_MONOTONIC, or a span.
 pub type Nanos = u64;
 
@@ -11,12 +13,12 @@ pub const SECOND: Nanos = 1_000_000_000;
 pub const MILLISECOND: Nanos = 1_000_000;
 
 /// A host, by its place in the model's list of hosts. The agent's own host is 0.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct HostId(pub u32);
 
 /// A process: host and process id in that host's initial pid namespace. A reused pid is told apart by the
 /// `ProcessGone` event between its two lives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ProcId {
     pub host: HostId,
     pub pid: u32,
@@ -26,7 +28,7 @@ pub struct ProcId {
 ///
 /// `commHash` alone does not do: up to NCCL 2.23 repeated splits with one colour share it. Ranks create
 /// communicators in one order, so the n-th of equal hash and size on each rank belong together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct CommId {
     pub hash: u64,
     pub nranks: u32,

@@ -8,20 +8,21 @@ pub mod ids;
 pub mod process;
 
 use mycroft_common::nccl::Func;
+use serde::{Deserialize, Serialize};
 
 pub use flow::{Flow, FlowOp, FlowReport, Progress, Protocol, Transport, Way};
 pub use ids::{CommId, HostId, Nanos, ProcId};
-pub use process::{Activity, Exit, Process};
+pub use process::{Activity, Exit, Origin, Process};
 
 /// Something that happened at a time on a host.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Event {
     pub ts: Nanos,
     pub body: Body,
 }
 
 /// What happened.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Body {
     /// A host and its name.
     Host { host: HostId, name: String },
@@ -53,19 +54,39 @@ pub enum Body {
     CommFound(Box<CommFound>),
     /// How far the transfers of a rank are.
     Flows(Box<FlowReport>),
+    /// Operations have ended on a rank's GPU.
+    Done(Done),
+    /// NCCL holds an error for a communicator (`ncclCommGetAsyncError`), an `ncclResult_t`.
+    CommError { proc: ProcId, ptr: u64, code: i32 },
+    /// After a loss, the newest state of every rank of the host has been told again.
+    Reconciled { host: HostId },
+    /// Times of the host's events are right within this bound. A host never mentioned: exact.
+    Clock { host: HostId, error: Nanos },
     /// Nothing but the passing of time.
     Tick,
 }
 
+/// How far a rank's GPU has come: all up to a number has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Done {
+    pub proc: ProcId,
+    /// Address of the `ncclComm`.
+    pub ptr: u64,
+    /// It counts collectives; else sends, receives and the like.
+    pub collective: bool,
+    /// Number of the newest that has ended.
+    pub seq: u64,
+}
+
 /// Kernel launches (`ncclLaunchKernel`) of one rank since we attached.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Launches {
     pub count: u64,
     pub last: Nanos,
 }
 
 /// One process's handle on a communicator.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CommRef {
     pub proc: ProcId,
     /// Thread that made the call.
@@ -77,7 +98,7 @@ pub struct CommRef {
 }
 
 /// A communicator as its own memory tells it, without a call having been seen.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CommFound {
     pub comm: CommRef,
     /// Collectives that NCCL has launched on it; `None` where the release keeps no count that ranks can compare.
@@ -89,7 +110,7 @@ pub struct CommFound {
 }
 
 /// Which communicator, and which of its ranks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ident {
     pub hash: u64,
     pub rank: u32,
@@ -100,7 +121,7 @@ pub struct Ident {
 }
 
 /// What all ranks must agree on for one operation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Signature {
     pub func: Func,
     /// Elements.
@@ -115,7 +136,7 @@ pub struct Signature {
 }
 
 /// One operation at its call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Op {
     pub comm: CommRef,
     /// Number in the communicator's collectives (or other operations) on this rank.

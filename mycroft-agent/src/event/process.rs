@@ -1,9 +1,11 @@
 //! A traced process.
 
+use serde::{Deserialize, Serialize};
+
 use super::ids::{Nanos, ProcId};
 
 /// A process that maps NCCL.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Process {
     pub id: ProcId,
     /// Name of the executable's main thread (`comm`).
@@ -12,6 +14,9 @@ pub struct Process {
     pub command: String,
     /// NCCL's version as its library says, such as `2.27.5`; empty if not known.
     pub nccl: String,
+    pub origin: Origin,
+    /// Its rank in the whole job (`RANK`, `OMPI_COMM_WORLD_RANK`, `SLURM_PROCID`), which is how its users name it.
+    pub job_rank: Option<u32>,
     pub gone: Option<Gone>,
     /// The newest look at it.
     pub activity: Option<Activity>,
@@ -19,7 +24,41 @@ pub struct Process {
     pub stopped_since: Option<Nanos>,
 }
 
+/// Where what is known of a process comes from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Origin {
+    /// Our own probes and samples.
+    #[default]
+    Live,
+    /// A dump of PyTorch's Flight Recorder.
+    FlightRecorder,
+    /// NCCL's RAS subsystem.
+    Ras,
+    /// NCCL's Inspector plugin.
+    Inspector,
+    /// Lines of a log.
+    Log,
+    /// Made up by the simulation.
+    Synthetic,
+}
+
 impl Process {
+    /// A process of which nothing but its number is known.
+    #[must_use]
+    pub const fn unknown(id: ProcId, origin: Origin) -> Self {
+        Self {
+            id,
+            name: String::new(),
+            command: String::new(),
+            nccl: String::new(),
+            origin,
+            job_rank: None,
+            gone: None,
+            activity: None,
+            stopped_since: None,
+        }
+    }
+
     #[must_use]
     pub fn alive(&self) -> bool {
         self.gone.is_none()
@@ -27,14 +66,14 @@ impl Process {
 }
 
 /// When and how a process ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gone {
     pub at: Nanos,
     pub exit: Exit,
 }
 
 /// How a process ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Exit {
     /// `exit(code)`.
     Code(i32),
@@ -55,7 +94,7 @@ impl Exit {
 }
 
 /// What a process was doing at one moment.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Activity {
     /// Time of the look.
     pub at: Nanos,

@@ -16,6 +16,7 @@ pub fn events(host: HostId, lost: u64, now: Nanos, states: &[(CommKey, CommState
         states.iter().filter(|(_, s)| s.last.header.kind == KIND_OP).map(|(_, s)| decoder.op(&s.last)).collect();
     ops.sort_by_key(|e| e.ts);
     ops.insert(0, Event { ts: now, body: Body::Loss { host, lost } });
+    ops.push(Event { ts: now, body: Body::Reconciled { host } });
     ops
 }
 
@@ -33,7 +34,7 @@ mod tests {
         };
         let key = CommKey::default();
         let e = events(HostId(0), 3, 100, &[(key, state(KIND_OP, 20)), (key, state(0, 5)), (key, state(KIND_OP, 10))]);
-        assert_eq!(e.iter().map(|e| e.ts).collect::<Vec<_>>(), [100, 10, 20]);
+        assert_eq!(e.iter().map(|e| e.ts).collect::<Vec<_>>(), [100, 10, 20, 100]);
         assert_eq!(e[0].body, Body::Loss { host: HostId(0), lost: 3 });
     }
 }

@@ -69,6 +69,11 @@ pub struct Member {
     pub launches: u64,
     /// Of its kernels, where they are probed and it was asked for.
     pub kernels: Option<Launches>,
+    /// Newest collective that has ended on its GPU, and newest other operation, where that is seen.
+    pub done: Option<u64>,
+    pub done_other: Option<u64>,
+    /// The first error that NCCL held for it, an `ncclResult_t`, and since when.
+    pub error: Option<(Nanos, i32)>,
     /// Its transfers, where they are sampled.
     pub flows: Option<Flows>,
     /// Collectives by function, as NCCL counted them when the rank was found in memory.

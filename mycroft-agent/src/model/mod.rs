@@ -10,8 +10,8 @@ pub mod state;
 pub mod window;
 
 pub use crate::event::{
-    self, Activity, Body, CommId, CommRef, Event, Exit, HostId, Launches, Nanos, Op, ProcId, Process, Signature, ids,
-    process,
+    self, Activity, Body, CommId, CommRef, Event, Exit, HostId, Launches, Nanos, Op, Origin, ProcId, Process,
+    Signature, ids, process,
 };
 pub use comm::{Comm, End, InitPhase, Mark, Member};
 pub use flow::{Flows, Phase};

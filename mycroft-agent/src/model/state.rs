@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use super::{
     comm::{Comm, End, InitPhase, Mark, Member},
-    event::{Body, CommFound, CommRef, Event, FlowReport, Ident, Op},
+    event::{Body, CommFound, CommRef, Done, Event, FlowReport, Ident, Op},
     flow::Flows,
     ids::{CommId, HostId, Nanos, ProcId, SECOND},
     process::{Gone, Process},
@@ -27,6 +27,8 @@ pub struct State {
     pub comms: BTreeMap<CommId, Comm>,
     /// Loss between the kernel and here.
     pub loss: Loss,
+    /// What is known of the hosts' events as such; a host not in it has neither lost any nor a clock of its own.
+    pub quality: BTreeMap<HostId, Quality>,
     pub problems: Problems,
     /// Operations applied.
     pub ops: u64,
@@ -42,6 +44,17 @@ pub struct Loss {
     pub events: u64,
     /// When the last loss was noticed.
     pub last: Nanos,
+}
+
+/// How far a host's events can be relied on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Quality {
+    /// When it last lost events; 0: never.
+    pub lost: Nanos,
+    /// When the newest state of its ranks was told again after a loss.
+    pub reconciled: Nanos,
+    /// Its times are right within this bound.
+    pub clock_error: Nanos,
 }
 
 /// Events that reached the model but did not fit, by reason.
@@ -79,19 +92,26 @@ impl State {
             Body::Finalize(comm) => self.end(comm, End::Finalized(event.ts), event.ts),
             Body::Destroy(comm) => self.end(comm, End::Destroyed(event.ts), event.ts),
             Body::Abort(comm) => self.end(comm, End::Aborted(event.ts), event.ts),
-            Body::Loss { lost, .. } => {
+            Body::Loss { host, lost } => {
+                self.told_of(*host).lost = event.ts;
                 self.loss.events = self.loss.events.saturating_add(*lost);
                 self.loss.last = event.ts;
             }
             Body::Launches { proc, ptr, launches } => {
-                if let Some((id, rank)) = self.handles.get(&(*proc, *ptr))
-                    && let Some(m) = self.comms.get_mut(id).and_then(|c| c.members.get_mut(rank))
-                {
+                if let Some(m) = self.member_mut(*proc, *ptr) {
                     m.kernels = Some(*launches);
                 }
             }
             Body::CommFound(found) => self.found(found, event.ts),
             Body::Flows(report) => self.flows(report),
+            Body::Done(done) => self.done(done),
+            Body::CommError { proc, ptr, code } => {
+                if let Some(m) = self.member_mut(*proc, *ptr) {
+                    m.error.get_or_insert((event.ts, *code));
+                }
+            }
+            Body::Reconciled { host } => self.told_of(*host).reconciled = event.ts,
+            Body::Clock { host, error } => self.told_of(*host).clock_error = *error,
             Body::Tick => self.forget(),
         }
     }
@@ -119,6 +139,7 @@ impl State {
                 known.name.clone_from(&process.name);
                 known.command.clone_from(&process.command);
                 known.nccl.clone_from(&process.nccl);
+                known.job_rank = process.job_rank.or(known.job_rank);
             }
             _ => {
                 self.processes.insert(process.id, process.clone());
@@ -194,14 +215,28 @@ impl State {
     }
 
     fn flows(&mut self, report: &FlowReport) {
-        if let Some((id, rank)) = self.handles.get(&(report.proc, report.ptr))
-            && let Some(m) = self.comms.get_mut(id).and_then(|c| c.members.get_mut(rank))
-        {
+        if let Some(m) = self.member_mut(report.proc, report.ptr) {
             match &mut m.flows {
                 Some(flows) => flows.update(report),
                 none => *none = Some(Flows::new(report)),
             }
         }
+    }
+
+    fn done(&mut self, done: &Done) {
+        if let Some(m) = self.member_mut(done.proc, done.ptr) {
+            let newest = if done.collective { &mut m.done } else { &mut m.done_other };
+            *newest = (*newest).max(Some(done.seq));
+        }
+    }
+
+    fn told_of(&mut self, host: HostId) -> &mut Quality {
+        self.quality.entry(host).or_default()
+    }
+
+    fn member_mut(&mut self, proc: ProcId, ptr: u64) -> Option<&mut Member> {
+        let (id, rank) = self.handles.get(&(proc, ptr))?;
+        self.comms.get_mut(id)?.members.get_mut(rank)
     }
 
     fn launch_group(&mut self, proc: ProcId, tid: u32, ts: Nanos) {
@@ -292,6 +327,9 @@ impl State {
             last_other: None,
             launches: 0,
             kernels: None,
+            done: None,
+            done_other: None,
+            error: None,
             flows: None,
             by_function: Vec::new(),
             name: None,

@@ -6,7 +6,7 @@ use mycroft_common::nccl::Func;
 
 use super::{Engine, Subject, Verdict};
 use crate::model::{
-    Activity, Body, CommRef, Event, Exit, HostId, Op, ProcId, Process, Signature, State,
+    Activity, Body, CommRef, Event, Exit, HostId, Op, Origin, ProcId, Process, Signature, State,
     event::{CommFound, Flow, FlowOp, FlowReport, Ident, Progress, Protocol, Transport, Way},
     ids::{MILLISECOND, Nanos},
 };
@@ -54,13 +54,9 @@ impl Scene {
         s.send(Body::Host { host: HostId(0), name: "node1".to_owned() });
         for r in 0..seen {
             s.send(Body::ProcessSeen(Box::new(Process {
-                id: proc(r),
                 name: "rank".to_owned(),
-                command: String::new(),
                 nccl: "2.27.5".to_owned(),
-                gone: None,
-                activity: None,
-                stopped_since: None,
+                ..Process::unknown(proc(r), Origin::Live)
             })));
         }
         s
