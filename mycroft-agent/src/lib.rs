@@ -15,3 +15,4 @@ pub mod report;
 pub mod rules;
 pub mod sample;
 pub mod serve;
+pub mod simulate;

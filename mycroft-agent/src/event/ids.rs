@@ -9,6 +9,8 @@ pub type Nanos = u64;
 
 /// One second.
 pub const SECOND: Nanos = 1_000_000_000;
+/// One microsecond.
+pub const MICROSECOND: Nanos = 1_000;
 /// One millisecond.
 pub const MILLISECOND: Nanos = 1_000_000;
 

@@ -9,11 +9,11 @@ const AGENT: &str = "mycroft-agent/src/";
 
 /// A module may use those before it, and itself.
 const ORDER: &[&str] =
-    &["event", "discover", "probe", "sample", "ingest", "model", "graph", "rules", "report", "serve"];
+    &["event", "simulate", "discover", "probe", "sample", "ingest", "model", "graph", "rules", "report", "serve"];
 /// They join the others, so they see all and none of the others sees them.
 const JOINS: &[&str] = &["app", "cli", "main", "lib"];
 /// They only compute: what they need of the world arrives in events, so that a recording gives the same verdict.
-const PURE: &[&str] = &["event", "model", "graph", "rules"];
+const PURE: &[&str] = &["event", "simulate", "model", "graph", "rules"];
 /// The only module that knows the eBPF library, so that another version of it is one folder's change.
 const KNOWS_AYA: &str = "mycroft-agent/src/probe/";
 const EBPF: &str = "mycroft-ebpf/";
