@@ -25,7 +25,6 @@ use super::{
 };
 use crate::{
     discover::layout::NcclLayout,
-    graph::WaitGraph,
     ingest::{Decoder, reconcile},
     model::{
         Body, Event, Exit, HostId, Launches, ProcId, Process, State,
@@ -370,8 +369,7 @@ impl Tracer {
     /// even when nobody visibly waits for it.
     fn look(&mut self) {
         let now = self.state.now;
-        let mut whom: BTreeMap<ProcId, u32> =
-            suspect::suspects(&self.state, &WaitGraph::build(&self.state)).into_iter().collect();
+        let mut whom: BTreeMap<ProcId, u32> = suspect::suspects(&self.state).into_iter().collect();
         if now.saturating_sub(self.last_look) >= LOOK_EVERY {
             self.last_look = now;
             for p in self.state.processes.values().filter(|p| p.alive()) {

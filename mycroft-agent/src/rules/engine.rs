@@ -3,13 +3,10 @@
 use std::collections::BTreeMap;
 
 use super::{REGISTRY, Verdict, VerdictKey, View};
-use crate::{
-    graph::WaitGraph,
-    model::{
-        State,
-        ids::{Nanos, SECOND},
-        rhythm::Patience,
-    },
+use crate::model::{
+    State,
+    ids::{Nanos, SECOND},
+    rhythm::Patience,
 };
 
 /// A verdict must be gone this long before it clears, so that one late heartbeat does not make two findings.
@@ -49,8 +46,7 @@ impl Engine {
 
     /// Judges the state as it is.
     pub fn evaluate(&mut self, state: &State) -> Vec<Change> {
-        let graph = WaitGraph::build(state);
-        let view = View::new(state, &graph, &self.patience);
+        let view = View::new(state, &self.patience);
         let found: Vec<Verdict> = REGISTRY.iter().flat_map(|r| (r.check)(&view)).collect();
         self.merge(found, state.now)
     }

@@ -81,6 +81,7 @@ fn judge(view: &View<'_>, comm: &Comm, frontier: &Frontier) -> Option<Verdict> {
             words::ranks_noun(&ranks)
         ),
         next_steps: next_steps(&culprits),
+        chain: Vec::new(),
     })
 }
 

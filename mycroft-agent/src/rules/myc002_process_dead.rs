@@ -108,6 +108,7 @@ fn judge(view: &View<'_>, comm: &Comm) -> Option<Verdict> {
             format!("dmesg -T | grep -iE 'oom|killed process|{}'", dead.proc.pid),
             "abort and restart the job: this communicator can't recover".to_owned(),
         ],
+        chain: Vec::new(),
     })
 }
 

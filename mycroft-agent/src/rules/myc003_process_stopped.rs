@@ -104,6 +104,7 @@ fn judge(view: &View<'_>, comm: &Comm) -> Option<Verdict> {
                 false => format!("kill -CONT {}", m.proc.pid),
             })
             .collect(),
+        chain: Vec::new(),
     })
 }
 
