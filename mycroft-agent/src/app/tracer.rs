@@ -33,7 +33,7 @@ use crate::{
     },
     probe::{LibIndex, Prober, Ring, Settings},
     report::metrics::Snapshot,
-    rules::{Change, Engine, suspect},
+    rules::{Change, Engine, View, suspect},
     sample::find::List,
 };
 
@@ -180,6 +180,12 @@ impl Tracer {
     #[must_use]
     pub fn state(&self) -> &State {
         &self.state
+    }
+
+    /// What the rules look at, as of now.
+    #[must_use]
+    pub fn state_view(&self) -> View<'_> {
+        View::new(&self.state, &self.engine.patience)
     }
 
     #[must_use]

@@ -5,6 +5,7 @@
 pub mod cycle;
 pub mod flow;
 pub mod frontier;
+pub mod late;
 pub mod message;
 pub mod unseen;
 pub mod wait;

@@ -218,6 +218,38 @@ impl WaitGraph {
         false
     }
 
+    /// All waits, in a fixed order.
+    #[must_use]
+    pub fn steps(&self) -> Vec<Step> {
+        let step = |e: petgraph::graph::EdgeReference<'_, Why>| Step {
+            from: self.graph[e.source()],
+            why: *e.weight(),
+            to: self.graph[e.target()],
+        };
+        let mut steps: Vec<Step> = self.graph.edge_references().map(step).collect();
+        steps.sort_unstable_by_key(|s| (s.from, s.to));
+        steps
+    }
+
+    /// The rank whose wait leads to this one by the longest of the shortest ways: the symptom furthest from the cause.
+    #[must_use]
+    pub fn farthest(&self, cause: RankKey) -> Option<RankKey> {
+        let start = *self.nodes.get(&Node::Rank(cause))?;
+        let mut seen = BTreeSet::from([start]);
+        let mut layer = vec![start];
+        let mut farthest = None;
+        while !layer.is_empty() {
+            let ranks = layer.iter().filter_map(|ix| match self.graph[*ix] {
+                Node::Rank(key) if key != cause => Some(key),
+                _ => None,
+            });
+            farthest = ranks.min().or(farthest);
+            let before = |ix: &NodeIndex| self.graph.neighbors_directed(*ix, Direction::Incoming);
+            layer = layer.iter().flat_map(before).filter(|ix| seen.insert(*ix)).collect();
+        }
+        farthest
+    }
+
     /// The shortest chain of waits from one rank to another.
     #[must_use]
     pub fn chain(&self, from: RankKey, to: RankKey) -> Vec<Step> {

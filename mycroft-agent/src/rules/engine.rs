@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{REGISTRY, Verdict, VerdictKey, View};
+use super::{REGISTRY, Verdict, VerdictKey, View, steps};
 use crate::model::{
     State,
     ids::{Nanos, SECOND},
@@ -47,7 +47,10 @@ impl Engine {
     /// Judges the state as it is.
     pub fn evaluate(&mut self, state: &State) -> Vec<Change> {
         let view = View::new(state, &self.patience);
-        let found: Vec<Verdict> = REGISTRY.iter().flat_map(|r| (r.check)(&view)).collect();
+        let mut found: Vec<Verdict> = REGISTRY.iter().flat_map(|r| (r.check)(&view)).collect();
+        for verdict in &mut found {
+            verdict.chain = steps::chain(&view, verdict);
+        }
         self.merge(found, state.now)
     }
 

@@ -80,7 +80,7 @@ fn judge(view: &View<'_>, comm: &Comm) -> Option<Verdict> {
             words::ranks_noun(&ranks),
             if ranks.len() == 1 { "has" } else { "have" },
             words::seconds(waited),
-            shared::expected(comm, last + 1),
+            words::expected(comm, last + 1),
         ),
         comm: comm.id,
         seq: Some(last + 1),

@@ -64,7 +64,7 @@ fn judge(view: &View<'_>, comm: &Comm, frontier: &Frontier) -> Option<Verdict> {
             "insufficient evidence: {} of {} wait in {} for {}, which may wait for what is not in sight: {}",
             words::ranks_noun(&frontier.waiting),
             words::comm(comm),
-            myc001_not_launched::expected(comm, frontier.seq),
+            words::expected(comm, frontier.seq),
             words::ranks_noun(&ranks),
             reason(view, &missing),
         ),

@@ -5,13 +5,14 @@ use std::collections::BTreeMap;
 use super::{
     Verdict, myc001_not_launched, myc002_process_dead, myc003_process_stopped, myc004_ranks_differ,
     myc005_gpu_stands_still, myc006_proxy_not_running, myc007_not_delivered, myc008_not_sent, myc009_deadlock,
-    myc010_send_recv_unmatched, myc011_init_stuck, myc012_communicator_error, myc019_left_early,
-    myc020_insufficient_evidence,
+    myc010_send_recv_unmatched, myc011_init_stuck, myc012_communicator_error, myc013_slow_rank, myc015_slow_host,
+    myc017_job_slow, myc019_left_early, myc020_insufficient_evidence,
 };
 use crate::{
     graph::{
         Circle, Frontier, WaitGraph, cycle,
         flow::{self, Findings},
+        late::{self, Late},
     },
     model::{Comm, CommId, Member, Process, State, ids::Nanos, rhythm::Patience},
 };
@@ -23,6 +24,8 @@ pub struct View<'a> {
     pub graph: WaitGraph,
     /// Ranks that wait for each other.
     pub circles: Vec<Circle>,
+    /// Ranks that are late as a habit.
+    pub late: Vec<Late>,
     pub patience: &'a Patience,
     /// What holds up the transfers of each communicator in which none has moved for its patience.
     pub flows: BTreeMap<CommId, Findings>,
@@ -36,7 +39,7 @@ impl<'a> View<'a> {
             state.comms.values().map(|c| (c.id, stuck(c))).filter(|(_, found)| !found.is_empty()).collect();
         let graph = WaitGraph::build(state, &flows);
         let circles = cycle::circles(&graph);
-        Self { state, graph, circles, patience, flows }
+        Self { state, graph, circles, late: late::late(state), patience, flows }
     }
 }
 
@@ -111,6 +114,9 @@ pub const REGISTRY: &[Rule] = &[
     myc005_gpu_stands_still::RULE,
     myc007_not_delivered::RULE,
     myc008_not_sent::RULE,
+    myc015_slow_host::RULE,
+    myc013_slow_rank::RULE,
+    myc017_job_slow::RULE,
     myc020_insufficient_evidence::RULE,
 ];
 

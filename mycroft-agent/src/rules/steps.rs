@@ -1,6 +1,6 @@
 //! Chains of waits in words.
 
-use super::{View, words};
+use super::{Subject, Verdict, View, words};
 use crate::{
     graph::{Node, RankKey, Step, Why},
     model::{CommId, Member},
@@ -25,6 +25,18 @@ pub(super) fn lines(view: &View<'_>, steps: &[Step]) -> Vec<String> {
         }
     }
     lines
+}
+
+/// From the symptom furthest away to the verdict's first culprit.
+pub(super) fn chain(view: &View<'_>, verdict: &Verdict) -> Vec<String> {
+    let Some(key) = verdict.culprits.first().and_then(|c| culprit(view, verdict, c)) else { return Vec::new() };
+    let Some(symptom) = view.graph.farthest(key) else { return Vec::new() };
+    lines(view, &view.graph.chain(symptom, key))
+}
+
+fn culprit(view: &View<'_>, verdict: &Verdict, subject: &Subject) -> Option<RankKey> {
+    let member = view.state.comms.get(&verdict.comm)?.members.get(&subject.rank)?;
+    (member.proc.pid == subject.pid).then(|| member.into())
 }
 
 fn line(view: &View<'_>, step: &Step, to: Node) -> String {
@@ -57,7 +69,7 @@ fn line(view: &View<'_>, step: &Step, to: Node) -> String {
 
 fn operation(view: &View<'_>, id: CommId, seq: u64) -> String {
     let comm = view.state.comms.get(&id);
-    comm.map_or_else(|| format!("collective #{seq}"), |c| super::myc001_not_launched::expected(c, seq))
+    comm.map_or_else(|| format!("collective #{seq}"), |c| words::expected(c, seq))
 }
 
 /// Communicator and rank at which a wait shows.

@@ -22,6 +22,8 @@ pub(crate) struct Scene {
     /// Transfers by rank in the first communicator.
     flows: BTreeMap<u32, Vec<Flow>>,
     starved: BTreeSet<u32>,
+    /// Ranks on one host.
+    ranks_each: u32,
 }
 
 impl Subject {
@@ -40,6 +42,33 @@ impl Scene {
         Self::part_of(n, n)
     }
 
+    /// A communicator over all ranks of some hosts.
+    pub(crate) fn hosts(hosts: u32, ranks_each: u32) -> Self {
+        let mut s = Self::part_of(0, hosts * ranks_each);
+        s.ranks_each = ranks_each;
+        s.comms[0].2 = (0..hosts * ranks_each).collect();
+        s.comms[0].3 = vec![0; (hosts * ranks_each) as usize];
+        for h in 0..hosts {
+            s.send_event(Body::Host { host: HostId(h), name: format!("node{}", h + 1) });
+        }
+        s
+    }
+
+    /// Time passes without a judgement.
+    pub(crate) fn wait(&mut self, ms: u64) {
+        self.now += ms * MILLISECOND;
+    }
+
+    /// One collective to which some ranks come late.
+    pub(crate) fn late_round(&mut self, late: &[u32], late_ms: u64, ms: u64) {
+        let all = self.comms[0].2.clone();
+        let (last, first): (Vec<u32>, Vec<u32>) = all.into_iter().partition(|r| late.contains(r));
+        self.launch_on(0, &first);
+        self.wait(late_ms);
+        self.launch_on(0, &last);
+        self.pass(ms);
+    }
+
     /// `seen` ranks of a communicator of `all`.
     pub(crate) fn part_of(seen: u32, all: u32) -> Self {
         let mut s = Self {
@@ -50,6 +79,7 @@ impl Scene {
             latest: Vec::new(),
             flows: BTreeMap::new(),
             starved: BTreeSet::new(),
+            ranks_each: u32::MAX,
         };
         s.send_event(Body::Host { host: HostId(0), name: "node1".to_owned() });
         for r in 0..seen {
@@ -110,7 +140,8 @@ impl Scene {
         };
         let mut signature = Signature { func: Func::AllReduce, count: 1000, datatype: 7, redop: 0, root: 0 };
         change(job_rank, &mut signature);
-        let comm = CommRef { proc: proc(job_rank), tid: 100 + job_rank, ptr: *hash << 8, ident: Some(ident) };
+        let proc = ProcId { host: HostId(job_rank / self.ranks_each), ..proc(job_rank) };
+        let comm = CommRef { proc, tid: 100 + job_rank, ptr: *hash << 8, ident: Some(ident) };
         self.send_event(Body::Op(Op {
             comm,
             seq,

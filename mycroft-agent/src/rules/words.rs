@@ -84,6 +84,12 @@ pub fn nccl_result(code: i32) -> String {
     format!("{name} (ncclResult_t {code})")
 }
 
+/// `30 ms`, or `2.1 s` from a second on.
+#[must_use]
+pub fn milliseconds(span: Nanos) -> String {
+    if span >= SECOND { seconds(span) } else { format!("{:.0} ms", span as f64 / 1e6) }
+}
+
 /// `2.1 s`.
 #[must_use]
 pub fn seconds(span: Nanos) -> String {
@@ -94,6 +100,14 @@ pub fn seconds(span: Nanos) -> String {
 #[must_use]
 pub fn op_number(signature: &Signature, seq: u64) -> String {
     format!("{} #{seq}", signature.func.name())
+}
+
+/// `AllReduce #57`, as the ranks that launched it called it.
+#[must_use]
+pub fn expected(comm: &Comm, seq: u64) -> String {
+    let called = comm.window.get(seq).and_then(|s| s.majority()).map(|v| v.signature.func);
+    let in_work = || comm.active().filter(|m| m.launched.is_some_and(|l| l.seq == seq)).find_map(Member::in_work);
+    called.or_else(in_work).map_or_else(|| format!("collective #{seq}"), |f| format!("{} #{seq}", f.name()))
 }
 
 /// `AllReduce #57`, or `collective #57` where the call was not seen.
