@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use super::{
     Verdict, myc001_not_launched, myc002_process_dead, myc003_process_stopped, myc004_ranks_differ,
     myc005_gpu_stands_still, myc006_proxy_not_running, myc007_not_delivered, myc008_not_sent, myc009_deadlock,
-    myc010_send_recv_unmatched, myc011_init_stuck, myc012_communicator_error, myc013_slow_rank, myc015_slow_host,
-    myc017_job_slow, myc019_left_early, myc020_insufficient_evidence,
+    myc010_send_recv_unmatched, myc011_init_stuck, myc012_communicator_error, myc013_slow_rank, myc014_slow_link,
+    myc015_slow_host, myc017_job_slow, myc018_operations_drift, myc019_left_early, myc020_insufficient_evidence,
 };
 use crate::{
     graph::{
@@ -114,6 +114,8 @@ pub const REGISTRY: &[Rule] = &[
     myc005_gpu_stands_still::RULE,
     myc007_not_delivered::RULE,
     myc008_not_sent::RULE,
+    myc018_operations_drift::RULE,
+    myc014_slow_link::RULE,
     myc015_slow_host::RULE,
     myc013_slow_rank::RULE,
     myc017_job_slow::RULE,
