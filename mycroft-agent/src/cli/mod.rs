@@ -4,6 +4,7 @@ mod agent;
 mod args;
 mod check;
 mod diagnose;
+mod explain;
 mod flows;
 mod outcome;
 mod rules;
@@ -32,6 +33,7 @@ pub fn run(args: Args) -> ExitCode {
         Command::Check(a) => check::run(&a),
         Command::Watch(a) => trace::block_on(watch::run(a)),
         Command::Diagnose(a) => trace::block_on(diagnose::run(a)),
+        Command::Explain(a) => trace::block_on(explain::run(a)),
         Command::Flows(a) => trace::block_on(flows::run(a)),
         Command::Agent(a) => trace::block_on(agent::run(a)),
         Command::Rules(a) => Ok(rules::run(&a)),
