@@ -28,14 +28,14 @@ const SETTLE: Duration = Duration::from_millis(600);
 /// An agent on this host answers at once or not at all.
 const AGENT_TIMEOUT: Duration = Duration::from_secs(2);
 
-struct Answer {
-    code: u8,
-    outcome: &'static str,
-    reason: String,
-    verdicts: Vec<VerdictRecord>,
+pub(super) struct Answer {
+    pub(super) code: u8,
+    pub(super) outcome: &'static str,
+    pub(super) reason: String,
+    pub(super) verdicts: Vec<VerdictRecord>,
     /// The verdicts as text.
-    text: String,
-    events_lost: u64,
+    pub(super) text: String,
+    pub(super) events_lost: u64,
 }
 
 pub(super) async fn run(args: Diagnose) -> Result<u8> {
@@ -182,7 +182,7 @@ fn answer(tracer: &Tracer, limits: &[String]) -> Answer {
     }
 }
 
-fn print(answer: &Answer, json: bool) -> u8 {
+pub(super) fn print(answer: &Answer, json: bool) -> u8 {
     if json {
         for v in &answer.verdicts {
             println!("{}", Line::text(Record::Verdict(Box::new(v.clone()))));

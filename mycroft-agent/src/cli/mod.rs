@@ -5,6 +5,7 @@ mod args;
 mod check;
 mod diagnose;
 mod flows;
+mod import;
 mod outcome;
 mod rules;
 mod trace;
@@ -33,6 +34,7 @@ pub fn run(args: Args) -> ExitCode {
         Command::Watch(a) => trace::block_on(watch::run(a)),
         Command::Diagnose(a) => trace::block_on(diagnose::run(a)),
         Command::Flows(a) => trace::block_on(flows::run(a)),
+        Command::Import(a) => import::run(&a),
         Command::Agent(a) => trace::block_on(agent::run(a)),
         Command::Rules(a) => Ok(rules::run(&a)),
     };

@@ -4,6 +4,7 @@
 
 pub mod flow;
 pub mod frontier;
+pub mod progress;
 pub mod wait;
 
 pub use frontier::Frontier;

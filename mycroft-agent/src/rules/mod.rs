@@ -11,6 +11,7 @@ pub mod myc005_gpu_stands_still;
 pub mod myc006_proxy_not_running;
 pub mod myc007_not_delivered;
 pub mod myc008_not_sent;
+pub mod myc016_progress_behind;
 pub mod myc020_insufficient_evidence;
 pub mod rule;
 pub mod suspect;

@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 
 use super::{
     Verdict, myc001_not_launched, myc002_process_dead, myc003_process_stopped, myc004_ranks_differ,
-    myc005_gpu_stands_still, myc006_proxy_not_running, myc007_not_delivered, myc008_not_sent,
+    myc005_gpu_stands_still, myc006_proxy_not_running, myc007_not_delivered, myc008_not_sent, myc016_progress_behind,
     myc020_insufficient_evidence,
 };
 use crate::{
     graph::{
         Frontier, WaitGraph,
         flow::{self, Findings},
+        progress::{self, Lag},
     },
     model::{Comm, CommId, Member, Process, State, ids::Nanos, rhythm::Patience},
 };
@@ -23,6 +24,8 @@ pub struct View<'a> {
     pub patience: &'a Patience,
     /// What holds up the transfers of each communicator in which none has moved for its patience.
     pub flows: BTreeMap<CommId, Findings>,
+    /// Where ranks are behind in what their GPUs have ended.
+    pub lags: BTreeMap<CommId, Lag>,
 }
 
 impl<'a> View<'a> {
@@ -30,7 +33,7 @@ impl<'a> View<'a> {
     pub fn new(state: &'a State, graph: &'a WaitGraph, patience: &'a Patience) -> Self {
         let stuck = |c: &Comm| flow::stuck(c, state.now, c.rhythm.patience(patience));
         let found = state.comms.values().map(|c| (c.id, stuck(c))).filter(|(_, found)| !found.is_empty());
-        Self { state, graph, patience, flows: found.collect() }
+        Self { state, graph, patience, flows: found.collect(), lags: progress::lags(state) }
     }
 }
 
@@ -100,6 +103,7 @@ pub const REGISTRY: &[Rule] = &[
     myc005_gpu_stands_still::RULE,
     myc007_not_delivered::RULE,
     myc008_not_sent::RULE,
+    myc016_progress_behind::RULE,
     myc020_insufficient_evidence::RULE,
 ];
 

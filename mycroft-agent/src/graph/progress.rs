@@ -1,0 +1,97 @@
+//! How far the GPUs of a communicator's ranks have come, and which of them are behind.
+//!
+//! A collective in which every rank needs every other's data can't end anywhere before all ranks have begun it. So if
+//! some rank has ended it and another, which launched it, has not, nobody in this communicator holds that one up any
+//! more: its own GPU, its driver or the last piece of its data does. Where data goes one way only (a broadcast's root
+//! is done when it has sent), a rank may still stand in an earlier operation, of whatever communicator; then that
+//! one's wait says more, and this one's is left out.
+
+use std::collections::BTreeMap;
+
+use mycroft_common::nccl::Func;
+
+use super::wait::RankKey;
+use crate::model::{Comm, CommId, Member, State, ids::Nanos};
+
+/// Where the ranks of a communicator stand that are behind its foremost.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lag {
+    pub comm: CommId,
+    /// Newest collective that any rank has ended.
+    pub foremost: u64,
+    /// Ranks that have ended it.
+    pub ahead: Vec<u32>,
+    pub behind: Vec<Behind>,
+    /// Ranks of which it is known how far they are.
+    pub known: usize,
+}
+
+/// A rank that has not ended what others have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Behind {
+    pub rank: u32,
+    pub key: RankKey,
+    /// The first collective that it has not ended.
+    pub seq: u64,
+    /// Since when all that are known to have launched it have.
+    pub since: Nanos,
+}
+
+impl Lag {
+    /// The first collective that some rank has not ended.
+    #[must_use]
+    pub fn first(&self) -> Option<&Behind> {
+        self.behind.iter().min_by_key(|b| (b.seq, b.rank))
+    }
+}
+
+/// The communicators in which ranks are behind, by communicator.
+#[must_use]
+pub fn lags(state: &State) -> BTreeMap<CommId, Lag> {
+    state.comms.values().filter_map(|c| Some((c.id, lag(state, c)?))).collect()
+}
+
+fn lag(state: &State, comm: &Comm) -> Option<Lag> {
+    let known = || comm.active().filter(|m| m.absolute).filter_map(|m| Some((m, m.done?)));
+    let foremost = known().map(|(_, done)| done).max()?;
+    let behind: Vec<Behind> =
+        known().filter(|(_, done)| *done < foremost).filter_map(|(m, done)| behind(state, comm, m, done)).collect();
+    let ahead = known().filter(|(_, done)| *done == foremost).map(|(m, _)| m.rank).collect();
+    (!behind.is_empty()).then(|| Lag { comm: comm.id, foremost, ahead, behind, known: known().count() })
+}
+
+fn behind(state: &State, comm: &Comm, member: &Member, done: u64) -> Option<Behind> {
+    let seq = done + 1;
+    let launched = member.launched?;
+    if launched.seq < seq {
+        return None;
+    }
+    let slot = comm.window.get(seq);
+    let func = slot.and_then(|s| s.majority()).map(|v| v.signature.func);
+    if func.is_some_and(goes_one_way) && waits_elsewhere(state, comm, member) {
+        return None;
+    }
+    let since = slot.map_or(launched.ts, |s| s.last_ts);
+    Some(Behind { rank: member.rank, key: member.into(), seq, since })
+}
+
+/// Whether some ranks are done with it before others have begun.
+const fn goes_one_way(func: Func) -> bool {
+    matches!(func, Func::Broadcast | Func::Reduce | Func::Scatter | Func::Gather) || !func.is_collective()
+}
+
+/// Whether the rank has launched something in another communicator that has not ended.
+fn waits_elsewhere(state: &State, here: &Comm, member: &Member) -> bool {
+    let same = |c: &Comm, m: &Member| c.id != here.id && m.cuda_dev == member.cuda_dev;
+    state.memberships(member.proc).any(|(c, m)| same(c, m) && in_flight(m))
+}
+
+/// Whether the rank's GPU has not ended all that the rank has launched here, as far as that is seen.
+#[must_use]
+pub fn in_flight(member: &Member) -> bool {
+    let newer = |launched: Option<u64>, done: Option<u64>| match (launched, done) {
+        (Some(launched), Some(done)) => launched > done,
+        _ => false,
+    };
+    newer(member.launched.map(|m| m.seq), member.done) || newer(member.last_other.map(|m| m.seq), member.done_other)
+}
