@@ -135,6 +135,14 @@ pub struct Signature {
     pub root: i32,
 }
 
+impl Signature {
+    /// Bytes that one rank hands over; 0 for a datatype that is not known.
+    #[must_use]
+    pub const fn bytes(&self) -> u64 {
+        self.count.saturating_mul(mycroft_common::nccl::datatype_size(self.datatype))
+    }
+}
+
 /// One operation at its call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Op {

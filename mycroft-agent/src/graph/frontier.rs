@@ -34,7 +34,10 @@ impl Frontier {
     /// `None` if all known ranks have launched the same number, or fewer than two can be compared.
     #[must_use]
     pub fn of(state: &State, comm: &Comm) -> Option<Self> {
-        let least = comm.comparable().filter_map(|m| m.launched.map(|l| l.seq)).min()?;
+        let (least, most) = comm.span()?;
+        if least == most {
+            return None;
+        }
         let seq = least + 1;
         let slot = comm.window.get(seq);
         let first_launch = slot.map(|s| s.first_ts);

@@ -5,10 +5,12 @@ use std::collections::BTreeMap;
 use mycroft_common::nccl::Func;
 
 use super::{
+    arrivals::Arrival,
     event::{Launches, Signature},
     flow::Flows,
     ids::{CommId, Nanos, ProcId},
-    rhythm::Rhythm,
+    pair::Pair,
+    rhythm::{Rhythm, Round},
     window::{Slot, Window},
 };
 
@@ -30,6 +32,10 @@ pub struct Comm {
     pub last_launch: Nanos,
     /// Collectives below this number have gone into the rhythm.
     learned: u64,
+    /// How many comparable ranks launched up to each number and no further.
+    fronts: BTreeMap<u64, u32>,
+    /// Sends and receives from a rank to a rank.
+    pub pairs: BTreeMap<(u32, u32), Pair>,
     /// First moment at which it was seen.
     pub since: Nanos,
     /// The first collective on which ranks did not agree, and how many were completed when it was seen.
@@ -67,6 +73,8 @@ pub struct Member {
     pub last_other: Option<Mark>,
     /// Collectives and other operations launched since it was first seen.
     pub launches: u64,
+    /// All its calls since its creation were seen, so that its sends and receives can be counted against its peers'.
+    pub from_start: bool,
     /// Of its kernels, where they are probed and it was asked for.
     pub kernels: Option<Launches>,
     /// Newest collective that has ended on its GPU, and newest other operation, where that is seen.
@@ -128,6 +136,8 @@ impl Comm {
             rhythm: Rhythm::default(),
             last_launch: 0,
             learned: 0,
+            fronts: BTreeMap::new(),
+            pairs: BTreeMap::new(),
             since,
             disagreement: None,
         }
@@ -149,22 +159,75 @@ impl Comm {
         (0..self.id.nranks).filter(|r| !self.members.contains_key(r)).collect()
     }
 
-    /// Notes the launch of a collective by `rank`, and retires what all known ranks have launched.
-    pub fn launch(&mut self, rank: u32, mark: Mark) {
-        let Some(member) = self.members.get_mut(&rank) else {
+    /// Changes a rank and keeps count of how far the ranks are.
+    pub fn change<R>(&mut self, rank: u32, f: impl FnOnce(&mut Member) -> R) -> Option<R> {
+        let member = self.members.get_mut(&rank)?;
+        let before = member.front();
+        let result = f(member);
+        let after = member.front();
+        self.move_front(before, after);
+        Some(result)
+    }
+
+    /// Takes in a rank that is new.
+    pub fn join(&mut self, member: Member) {
+        self.move_front(None, member.front());
+        self.members.insert(member.rank, member);
+    }
+
+    fn move_front(&mut self, before: Option<u64>, after: Option<u64>) {
+        if before == after {
             return;
-        };
-        member.launches += 1;
-        member.first_seq.get_or_insert(mark.seq);
-        if member.launched.is_none_or(|l| mark.seq >= l.seq) {
-            member.launched = Some(mark);
         }
+        if let Some(seq) = before
+            && let Some(n) = self.fronts.get_mut(&seq)
+        {
+            *n -= 1;
+            if *n == 0 {
+                self.fronts.remove(&seq);
+            }
+        }
+        if let Some(seq) = after {
+            *self.fronts.entry(seq).or_default() += 1;
+        }
+    }
+
+    /// How far the comparable rank is that is furthest behind, and the one furthest ahead.
+    #[must_use]
+    pub fn span(&self) -> Option<(u64, u64)> {
+        Some((*self.fronts.first_key_value()?.0, *self.fronts.last_key_value()?.0))
+    }
+
+    /// Ranks that [`Self::comparable`] gives.
+    #[must_use]
+    pub fn comparable_count(&self) -> usize {
+        self.fronts.values().map(|n| *n as usize).sum()
+    }
+
+    /// When the last of all ranks launched a collective; `None` while one has not, or if it is forgotten.
+    #[must_use]
+    pub fn ended(&self, seq: u64) -> Option<Nanos> {
+        let slot = self.window.get(seq)?;
+        (slot.arrived >= self.id.nranks as usize).then_some(slot.last_ts)
+    }
+
+    /// Notes the launch of a collective by `rank`, for which it needed `own` time since what it waited for before, and
+    /// retires what all known ranks have launched.
+    pub fn launch(&mut self, rank: u32, mark: Mark, own: Nanos) {
+        let absolute = self.change(rank, |member| {
+            member.launches += 1;
+            member.first_seq.get_or_insert(mark.seq);
+            if member.launched.is_none_or(|l| mark.seq >= l.seq) {
+                member.launched = Some(mark);
+            }
+            member.absolute
+        });
         self.last_launch = self.last_launch.max(mark.ts);
-        if !member.absolute {
+        if absolute != Some(true) {
             return;
         }
         if let Some(signature) = mark.signature {
-            self.window.arrive(mark.seq, rank, signature, mark.ts);
+            self.window.arrive(mark.seq, signature, Arrival { ts: mark.ts, rank, own });
             self.note_disagreement(mark.seq);
         }
         self.retire();
@@ -181,17 +244,19 @@ impl Comm {
 
     /// Drops slots that every known rank has passed, and learns from them.
     fn retire(&mut self) {
-        let Some(done) = self.comparable().filter_map(|m| m.launched.map(|l| l.seq)).min() else {
+        let Some((done, _)) = self.span().filter(|(done, _)| *done > self.learned) else {
             return;
         };
-        let known = self.comparable().count();
+        let known = self.comparable_count();
         // A rank not seen yet may be a few calls behind the others.
         let keep = if self.members.len() < self.id.nranks as usize { LATECOMER } else { 0 };
         let Self { window, rhythm, learned, .. } = self;
-        for slot in window.iter().filter(|s| s.seq >= *learned && s.seq < done) {
-            let arrived: usize = slot.variants.iter().map(|v| v.ranks.count_ones(..)).sum();
-            if arrived >= known && known > 1 {
-                rhythm.record(slot.last_ts - slot.first_ts);
+        let from = (*learned).max(done.saturating_sub(window.len() as u64));
+        for slot in (from..done).filter_map(|seq| window.get(seq)) {
+            if slot.arrived >= known && known > 1 {
+                let (late, margin) = slot.arrivals.late();
+                let skew = slot.last_ts - slot.first_ts;
+                rhythm.record(Round { seq: slot.seq, at: slot.first_ts, skew, late, margin });
             }
         }
         self.learned = done;
@@ -208,6 +273,12 @@ impl Member {
         if self.pending.len() < PENDING_LIMIT {
             self.pending.push(mark);
         }
+    }
+
+    /// The newest collective it launched, if it can be compared with other ranks'.
+    #[must_use]
+    fn front(&self) -> Option<u64> {
+        self.launched.filter(|_| self.absolute && self.end.is_none()).map(|l| l.seq)
     }
 
     /// Number of the next collective that it owes.

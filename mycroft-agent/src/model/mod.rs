@@ -3,8 +3,11 @@
 //! Owns: the state and how an event changes it. Must not: do I/O, read a clock (time comes with the events),
 //! judge (that is `rules`). Applying an event cannot fail; what does not fit is counted in [`Problems`].
 
+pub mod arrivals;
 pub mod comm;
 pub mod flow;
+pub mod pair;
+pub mod program;
 pub mod rhythm;
 pub mod state;
 pub mod window;
@@ -15,4 +18,5 @@ pub use crate::event::{
 };
 pub use comm::{Comm, End, InitPhase, Mark, Member};
 pub use flow::{Flows, Phase};
+pub use program::{Launch, Program};
 pub use state::{Loss, Problems, State};

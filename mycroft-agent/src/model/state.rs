@@ -2,12 +2,16 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use mycroft_common::nccl::Func;
+
 use super::{
     comm::{Comm, End, InitPhase, Mark, Member},
     event::{Body, CommFound, CommRef, Done, Event, FlowReport, Ident, Op},
     flow::Flows,
     ids::{CommId, HostId, Nanos, ProcId, SECOND},
+    pair::Call,
     process::{Gone, Process},
+    program::{Launch, Program},
 };
 
 /// How long a communicator that every known rank has left is remembered.
@@ -16,6 +20,8 @@ const REMEMBER_ENDED: Nanos = 60 * SECOND;
 const RANK_LIMIT: u32 = 1 << 20;
 /// Communicators kept at most; past it, events of new ones are counted in [`Problems::refused`].
 const COMM_LIMIT: usize = 100_000;
+/// Unfinished creations kept at most.
+const JOINING_LIMIT: usize = 65_536;
 
 /// What is known.
 #[derive(Clone, Debug, Default)]
@@ -32,6 +38,14 @@ pub struct State {
     pub problems: Problems,
     /// Operations applied.
     pub ops: u64,
+    /// What each GPU's ranks launched, in order.
+    pub programs: BTreeMap<(ProcId, i32), Program>,
+    /// Creations of communicators that have not named themselves yet, by process and address: since when, and by which
+    /// thread.
+    pub joining: BTreeMap<(ProcId, u64), (Nanos, u32)>,
+    /// Which ranks a process is, in the order in which they were found.
+    by_process: HashMap<ProcId, Vec<(CommId, u32)>>,
+    last_forgotten: Nanos,
     /// For look-up only; never iterated, so that its order can't show.
     handles: HashMap<(ProcId, u64), (CommId, u32)>,
     /// Ranks that have operations in an open group, by the thread that queued them.
@@ -118,7 +132,11 @@ impl State {
 
     /// The communicators of a process, with its rank in each.
     pub fn memberships(&self, proc: ProcId) -> impl Iterator<Item = (&Comm, &Member)> {
-        self.comms.values().flat_map(move |c| c.members.values().filter(move |m| m.proc == proc).map(move |m| (c, m)))
+        let ranks = self.by_process.get(&proc).into_iter().flatten();
+        ranks.filter_map(move |(id, rank)| {
+            let comm = self.comms.get(id)?;
+            Some((comm, comm.members.get(rank).filter(|m| m.proc == proc)?))
+        })
     }
 
     /// Threads of a process that have queued operations in a group whose end was not seen.
@@ -150,6 +168,7 @@ impl State {
     fn process_gone(&mut self, id: ProcId, gone: Gone) {
         self.handles.retain(|(proc, _), _| *proc != id);
         self.open_groups.retain(|(proc, _), _| *proc != id);
+        self.joining.retain(|(proc, _), _| *proc != id);
         if let Some(p) = self.processes.get_mut(&id)
             && p.gone.is_none()
         {
@@ -163,24 +182,19 @@ impl State {
         let Some((id, rank)) = self.locate(&op.comm, ts) else {
             return;
         };
-        let mark = Mark { seq: op.seq, ts, signature: Some(op.signature), peer: op.peer, stream: op.stream };
         let Some(comm) = self.comms.get_mut(&id) else { return };
-        let Some(member) = comm.members.get_mut(&rank) else {
-            return;
-        };
-        member.tid = op.comm.tid;
-        if op.empty {
-            return;
-        }
-        if !op.collective {
-            member.launches += 1;
-            member.last_other = Some(mark);
-            comm.last_launch = comm.last_launch.max(ts);
+        let tid = op.comm.tid;
+        if op.empty || !op.collective {
+            comm.change(rank, |m| m.tid = tid);
+            if !op.empty {
+                self.other(id, rank, op, ts);
+            }
             return;
         }
-        member.absolute = op.absolute;
+        comm.change(rank, |m| (m.tid, m.absolute) = (tid, op.absolute));
+        let mark = Mark { seq: op.seq, ts, signature: Some(op.signature), peer: op.peer, stream: op.stream };
         if op.depth > 0 {
-            member.queue(mark);
+            comm.change(rank, |m| m.queue(mark));
             let open = self.open_groups.entry((op.comm.proc, op.comm.tid)).or_default();
             if !open.contains(&(id, rank)) {
                 open.push((id, rank));
@@ -191,9 +205,72 @@ impl State {
         if self.open_groups.contains_key(&(op.comm.proc, op.comm.tid)) {
             self.launch_group(op.comm.proc, op.comm.tid, ts);
         }
+        self.launch(id, rank, mark);
+    }
+
+    fn launch(&mut self, id: CommId, rank: u32, mark: Mark) {
+        let own = self.record(id, rank, &mark, true);
         if let Some(comm) = self.comms.get_mut(&id) {
-            comm.launch(rank, mark);
+            comm.launch(rank, mark, own);
         }
+    }
+
+    /// A send, a receive, or whatever else NCCL does not count among the collectives.
+    fn other(&mut self, id: CommId, rank: u32, op: &Op, ts: Nanos) {
+        let mark = Mark { seq: op.seq, ts, signature: Some(op.signature), peer: op.peer, stream: op.stream };
+        self.record(id, rank, &mark, false);
+        let Some(comm) = self.comms.get_mut(&id) else { return };
+        comm.change(rank, |m| {
+            m.launches += 1;
+            m.last_other = Some(mark);
+        });
+        comm.last_launch = comm.last_launch.max(ts);
+        let Some(peer) = op.peer.and_then(|p| u32::try_from(p).ok()).filter(|p| *p < id.nranks) else { return };
+        let call = Call { ts, bytes: op.signature.bytes() };
+        match op.signature.func {
+            Func::Send => comm.pairs.entry((rank, peer)).or_default().send(call),
+            Func::Recv => comm.pairs.entry((peer, rank)).or_default().recv(call),
+            _ => {}
+        }
+    }
+
+    /// Notes a launch in the program of its GPU. Returns how long the rank took for it since it waited for others.
+    fn record(&mut self, id: CommId, rank: u32, mark: &Mark, collective: bool) -> Nanos {
+        let Some(member) = self.comms.get(&id).and_then(|c| c.members.get(&rank)) else { return 0 };
+        let key = (member.proc, member.cuda_dev);
+        let before = self.programs.get(&key).and_then(Program::newest);
+        let own = before.map_or(0, |b| mark.ts.saturating_sub(self.free_since(b, mark.ts)));
+        let Some(signature) = mark.signature else { return own };
+        self.programs.entry(key).or_default().push(Launch {
+            comm: id,
+            rank,
+            seq: mark.seq,
+            collective,
+            signature,
+            peer: mark.peer.and_then(|p| u32::try_from(p).ok()),
+            stream: mark.stream,
+            ts: mark.ts,
+        });
+        own
+    }
+
+    /// When a rank that launched `before` could go on: at once, or when the others had come too, if that was known to be
+    /// before `now`.
+    fn free_since(&self, before: &Launch, now: Nanos) -> Nanos {
+        let comm = self.comms.get(&before.comm);
+        let met = comm.and_then(|c| {
+            if before.collective {
+                return c.ended(before.seq);
+            }
+            let peer = before.peer?;
+            match before.signature.func {
+                Func::Recv => c.pairs.get(&(peer, before.rank)).filter(|p| p.unmet_recv().is_none())?.sends.newest(),
+                Func::Send => c.pairs.get(&(before.rank, peer)).filter(|p| p.unmet_send().is_none())?.recvs.newest(),
+                _ => None,
+            }
+            .map(|call| call.ts)
+        });
+        met.filter(|t| *t <= now).map_or(before.ts, |t| t.max(before.ts))
     }
 
     /// A rank that makes no calls is known by what NCCL has counted for it.
@@ -201,17 +278,19 @@ impl State {
         let Some((id, rank)) = self.locate(&found.comm, ts) else {
             return;
         };
-        let Some(member) = self.comms.get_mut(&id).and_then(|c| c.members.get_mut(&rank)) else { return };
-        member.by_function.clone_from(&found.by_function);
-        member.name.clone_from(&found.name);
-        let Some(count) = found.collectives else { return };
-        member.absolute = true;
-        let Some(seq) = count.checked_sub(1) else { return };
-        if member.launched.is_none_or(|l| l.seq < seq) {
-            let mark = Mark { seq, ts, signature: None, peer: None, stream: 0 };
-            member.launched = Some(mark);
-            member.first_seq.get_or_insert(seq);
-        }
+        let Some(comm) = self.comms.get_mut(&id) else { return };
+        comm.change(rank, |member| {
+            member.by_function.clone_from(&found.by_function);
+            member.name.clone_from(&found.name);
+            let Some(count) = found.collectives else { return };
+            member.absolute = true;
+            let Some(seq) = count.checked_sub(1) else { return };
+            if member.launched.is_none_or(|l| l.seq < seq) {
+                let mark = Mark { seq, ts, signature: None, peer: None, stream: 0 };
+                member.launched = Some(mark);
+                member.first_seq.get_or_insert(seq);
+            }
+        });
     }
 
     fn flows(&mut self, report: &FlowReport) {
@@ -242,26 +321,37 @@ impl State {
     fn launch_group(&mut self, proc: ProcId, tid: u32, ts: Nanos) {
         for (id, rank) in self.open_groups.remove(&(proc, tid)).unwrap_or_default() {
             let Some(comm) = self.comms.get_mut(&id) else { continue };
-            let Some(member) = comm.members.get_mut(&rank) else {
-                continue;
-            };
-            for mark in std::mem::take(&mut member.pending) {
-                comm.launch(rank, Mark { ts, ..mark });
+            for mark in comm.change(rank, |m| std::mem::take(&mut m.pending)).unwrap_or_default() {
+                self.launch(id, rank, Mark { ts, ..mark });
             }
         }
     }
 
     fn init(&mut self, comm: &CommRef, phase: InitPhase, ts: Nanos) {
-        // While creation runs the fields may not be set yet; its end or the first operation names it.
+        // While creation runs the fields may not be set yet; its end, the first operation or a look at them names it.
+        let key = (comm.proc, comm.ptr);
         if comm.ident.is_none() {
+            match phase {
+                InitPhase::Running(_) if self.joining.len() < JOINING_LIMIT => {
+                    self.joining.insert(key, (ts, comm.tid));
+                }
+                _ => drop(self.joining.remove(&key)),
+            }
             return;
         }
+        let began = self.joining.remove(&key);
         if let Some((id, rank)) = self.locate(comm, ts)
-            && let Some(member) = self.comms.get_mut(&id).and_then(|c| c.members.get_mut(&rank))
+            && let Some(c) = self.comms.get_mut(&id)
         {
-            member.init = phase;
-            member.tid = comm.tid;
-            member.absolute = true;
+            c.change(rank, |member| {
+                member.init = match (phase, began) {
+                    (InitPhase::Running(_), Some((since, _))) => InitPhase::Running(since),
+                    _ => phase,
+                };
+                member.tid = comm.tid;
+                member.absolute = true;
+                member.from_start |= member.launches == 0;
+            });
         }
     }
 
@@ -272,8 +362,8 @@ impl State {
         if !matches!(end, End::Finalized(_)) {
             self.handles.remove(&(comm.proc, comm.ptr));
         }
-        if let Some(member) = self.comms.get_mut(&id).and_then(|c| c.members.get_mut(&rank)) {
-            member.end = Some(end);
+        if let Some(c) = self.comms.get_mut(&id) {
+            c.change(rank, |m| m.end = Some(end));
         }
     }
 
@@ -295,8 +385,10 @@ impl State {
             if (id.hash, id.nranks, rank) == (ident.hash, ident.nranks, ident.rank) {
                 return known;
             }
-            if let Some(m) = self.comms.get_mut(&id).and_then(|c| c.members.get_mut(&rank)) {
-                m.end.get_or_insert(End::Replaced(ts));
+            if let Some(c) = self.comms.get_mut(&id) {
+                c.change(rank, |m| {
+                    m.end.get_or_insert(End::Replaced(ts));
+                });
             }
         }
         self.join(comm, &ident, ts)
@@ -326,6 +418,7 @@ impl State {
             pending: Vec::new(),
             last_other: None,
             launches: 0,
+            from_start: false,
             kernels: None,
             done: None,
             done_other: None,
@@ -336,7 +429,8 @@ impl State {
             init: InitPhase::Earlier,
             end: None,
         };
-        self.comms.entry(id).or_insert_with(|| Comm::new(id, ts)).members.insert(ident.rank, member);
+        self.comms.entry(id).or_insert_with(|| Comm::new(id, ts)).join(member);
+        self.by_process.entry(comm.proc).or_default().push((id, ident.rank));
         self.handles.insert((comm.proc, comm.ptr), (id, ident.rank));
         Some((id, ident.rank))
     }
@@ -344,12 +438,22 @@ impl State {
     /// Forgets communicators that all known ranks left a while ago, and processes that no one mentions.
     fn forget(&mut self) {
         let now = self.now;
+        if now.saturating_sub(self.last_forgotten) < SECOND {
+            return;
+        }
+        self.last_forgotten = now;
         let processes = &self.processes;
         self.comms.retain(|_, comm| {
             let left = comm.members.values().map(|m| left_at(m, processes)).collect::<Option<Vec<_>>>();
             left.is_none_or(|times| times.iter().any(|t| t.saturating_add(REMEMBER_ENDED) > now))
         });
         let comms = &self.comms;
+        self.by_process.retain(|_, ranks| {
+            ranks.retain(|(id, _)| comms.contains_key(id));
+            !ranks.is_empty()
+        });
+        let by_process = &self.by_process;
+        self.programs.retain(|(proc, _), _| by_process.contains_key(proc));
         self.handles.retain(|_, (id, _)| comms.contains_key(id));
         let mentioned: std::collections::BTreeSet<ProcId> =
             comms.values().flat_map(|c| c.members.values().map(|m| m.proc)).collect();

@@ -4,7 +4,11 @@ use std::collections::VecDeque;
 
 use fixedbitset::FixedBitSet;
 
-use super::{event::Signature, ids::Nanos};
+use super::{
+    arrivals::{Arrival, Arrivals},
+    event::Signature,
+    ids::Nanos,
+};
 
 /// Collectives kept while some rank lags. Beyond it the oldest go; how far a rank lags stays known.
 const LIMIT: usize = 1024;
@@ -17,6 +21,9 @@ pub struct Slot {
     pub last_ts: Nanos,
     /// What the ranks asked for: one entry when they agree.
     pub variants: Vec<Variant>,
+    pub arrivals: Arrivals,
+    /// Ranks that came.
+    pub arrived: usize,
 }
 
 /// Ranks that asked for the same.
@@ -49,8 +56,9 @@ pub struct Window {
 }
 
 impl Window {
-    /// Notes that `rank` launched number `seq`. Numbers below the window are too old to matter.
-    pub fn arrive(&mut self, seq: u64, rank: u32, signature: Signature, ts: Nanos) {
+    /// Notes a rank's launch of number `seq`. Numbers below the window are too old to matter.
+    pub fn arrive(&mut self, seq: u64, signature: Signature, arrival: Arrival) {
+        let Arrival { ts, rank, .. } = arrival;
         let Some(slot) = self.slot_mut(seq, ts) else { return };
         slot.first_ts = slot.first_ts.min(ts);
         slot.last_ts = slot.last_ts.max(ts);
@@ -63,11 +71,21 @@ impl Window {
             }
         };
         variant.ranks.grow(rank as usize + 1);
-        variant.ranks.insert(rank as usize);
+        if !variant.ranks.put(rank as usize) {
+            slot.arrived += 1;
+            slot.arrivals.note(arrival);
+        }
     }
 
     fn slot_mut(&mut self, seq: u64, ts: Nanos) -> Option<&mut Slot> {
-        let blank = |seq| Slot { seq, first_ts: ts, last_ts: ts, variants: Vec::new() };
+        let blank = |seq| Slot {
+            seq,
+            first_ts: ts,
+            last_ts: ts,
+            variants: Vec::new(),
+            arrivals: Arrivals::default(),
+            arrived: 0,
+        };
         let Some(front) = self.slots.front().map(|s| s.seq) else {
             self.slots.push_back(blank(seq));
             return self.slots.back_mut();
@@ -130,13 +148,17 @@ mod tests {
         Signature { func: Func::AllReduce, count, datatype: 7, redop: 0, root: 0 }
     }
 
+    fn at(ts: Nanos, rank: u32) -> Arrival {
+        Arrival { ts, rank, own: 0 }
+    }
+
     #[test]
     fn ranks_that_agree_share_a_variant() {
         let mut w = Window::default();
         for (rank, ts) in [(0, 10), (2, 5), (1, 30)] {
-            w.arrive(7, rank, sig(100), ts);
+            w.arrive(7, sig(100), Arrival { ts, rank, own: 0 });
         }
-        w.arrive(7, 3, sig(99), 40);
+        w.arrive(7, sig(99), at(40, 3));
         let slot = w.get(7).unwrap();
         assert_eq!((slot.first_ts, slot.last_ts), (5, 40));
         assert_eq!(slot.variants.len(), 2);
@@ -148,13 +170,13 @@ mod tests {
     fn stays_bounded_and_counts_what_it_drops() {
         let mut w = Window::default();
         for seq in 0..5000 {
-            w.arrive(seq, 0, sig(1), seq);
+            w.arrive(seq, sig(1), at(seq, 0));
         }
         assert_eq!(w.len(), LIMIT);
         assert_eq!(w.dropped, 5000 - LIMIT as u64);
-        w.arrive(1_000_000_000_000, 0, sig(1), 9);
+        w.arrive(1_000_000_000_000, sig(1), at(9, 0));
         assert_eq!(w.len(), 1, "a jump does not fill memory");
-        w.arrive(3, 1, sig(1), 9);
+        w.arrive(3, sig(1), at(9, 1));
         assert_eq!(w.len(), 1, "an old number is let go");
     }
 
@@ -162,7 +184,7 @@ mod tests {
     fn pops_only_what_is_done() {
         let mut w = Window::default();
         for seq in 0..4 {
-            w.arrive(seq, 0, sig(1), seq);
+            w.arrive(seq, sig(1), at(seq, 0));
         }
         assert_eq!(w.pop_below(2).map(|s| s.seq), Some(0));
         assert_eq!(w.pop_below(2).map(|s| s.seq), Some(1));
