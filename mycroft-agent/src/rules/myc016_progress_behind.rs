@@ -197,7 +197,7 @@ mod tests {
         ended(&mut s, 0, &[(0, 1), (1, 1), (2, 1), (3, 1)]);
         s.rounds(19, 100);
         ended(&mut s, 0, &[(0, 18), (1, 15), (2, 18), (3, 13)]);
-        s.pass(1500);
+        s.pass(1000);
         assert!(s.verdicts().is_empty(), "within patience");
         s.pass(2000);
         let v = s.only_verdict();
