@@ -25,6 +25,12 @@ pub(super) fn run(args: &Import) -> Result<u8> {
         bail!("none of the files can be used\n{}", problems(&import).trim_end());
     }
     anstream::eprint!("{}", problems(&import));
+    let (state, engine) = judge(&import);
+    Ok(print(&answer(&import, &state, &engine), args.json))
+}
+
+/// The state that the files show, and what the rules say of it.
+fn judge(import: &import::Import) -> (State, Engine) {
     let mut state = State::default();
     for event in &import.events {
         state.apply(event);
@@ -32,7 +38,7 @@ pub(super) fn run(args: &Import) -> Result<u8> {
     state.apply(&Event { ts: import.taken, body: Body::Tick });
     let mut engine = Engine::default();
     engine.evaluate(&state);
-    Ok(print(&answer(&import, &state, &engine), args.json))
+    (state, engine)
 }
 
 fn problems(import: &import::Import) -> String {
@@ -99,3 +105,6 @@ fn sources(import: &import::Import) -> String {
     }
     out
 }
+
+#[cfg(test)]
+mod tests;

@@ -35,6 +35,8 @@ pub struct Behind {
     pub seq: u64,
     /// Since when all that are known to have launched it have.
     pub since: Nanos,
+    /// It is known to have launched it; else its launches are not seen.
+    pub launched: bool,
 }
 
 impl Lag {
@@ -52,7 +54,9 @@ pub fn lags(state: &State) -> BTreeMap<CommId, Lag> {
 }
 
 fn lag(state: &State, comm: &Comm) -> Option<Lag> {
-    let known = || comm.active().filter(|m| m.absolute).filter_map(|m| Some((m, m.done?)));
+    // Of a rank whose launches are not seen at all the numbers are those that it ended.
+    let comparable = |m: &&Member| m.absolute || m.launched.is_none();
+    let known = || comm.active().filter(comparable).filter_map(|m| Some((m, m.done?)));
     let foremost = known().map(|(_, done)| done).max()?;
     let behind: Vec<Behind> =
         known().filter(|(_, done)| *done < foremost).filter_map(|(m, done)| behind(state, comm, m, done)).collect();
@@ -62,8 +66,7 @@ fn lag(state: &State, comm: &Comm) -> Option<Lag> {
 
 fn behind(state: &State, comm: &Comm, member: &Member, done: u64) -> Option<Behind> {
     let seq = done + 1;
-    let launched = member.launched?;
-    if launched.seq < seq {
+    if member.launched.is_some_and(|l| l.seq < seq) {
         return None;
     }
     let slot = comm.window.get(seq);
@@ -71,8 +74,8 @@ fn behind(state: &State, comm: &Comm, member: &Member, done: u64) -> Option<Behi
     if func.is_some_and(goes_one_way) && waits_elsewhere(state, comm, member) {
         return None;
     }
-    let since = slot.map_or(launched.ts, |s| s.last_ts);
-    Some(Behind { rank: member.rank, key: member.into(), seq, since })
+    let since = slot.map_or_else(|| member.launched.map_or(comm.since, |l| l.ts), |s| s.last_ts);
+    Some(Behind { rank: member.rank, key: member.into(), seq, since, launched: member.launched.is_some() })
 }
 
 /// Whether some ranks are done with it before others have begun.

@@ -10,7 +10,11 @@ use serde_json::Value;
 use super::{
     Import, Part,
     flight::{self, dump::Dump},
-    pickle, repair, source,
+    inspector::{self, Records},
+    log::Logs,
+    pickle, ras, repair,
+    roster::Roster,
+    source,
 };
 use crate::event::Nanos;
 
@@ -21,6 +25,9 @@ const ENTRIES: usize = 10_000_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     FlightRecorder,
+    Ras,
+    Inspector,
+    Log,
 }
 
 impl Kind {
@@ -28,6 +35,9 @@ impl Kind {
     pub const fn name(self) -> &'static str {
         match self {
             Self::FlightRecorder => "Flight Recorder dumps",
+            Self::Ras => "RAS reports",
+            Self::Inspector => "Inspector files",
+            Self::Log => "logs",
         }
     }
 }
@@ -37,14 +47,21 @@ impl Kind {
 pub(super) struct Sources {
     dumps: BTreeMap<u32, (PathBuf, Dump)>,
     entries: usize,
+    /// When the newest RAS report was made.
+    reported: Option<Nanos>,
+    records: Records,
+    logs: Logs,
+    /// Whom reports, records and logs name.
+    roster: Roster,
     counts: BTreeMap<Kind, usize>,
     /// When the newest of the files used was written.
     pub(super) written: Option<Nanos>,
 }
 
 /// A file's content.
-enum Content {
+enum Content<'a> {
     Json(Value),
+    Text(&'a str),
     Other,
 }
 
@@ -64,12 +81,28 @@ impl Sources {
     }
 
     fn sort(&mut self, path: &Path, bytes: &[u8]) -> Result<Option<Kind>, String> {
-        let Content::Json(value) = content(bytes)? else { return Ok(None) };
-        if ["entries", "pg_status", "pg_config"].iter().any(|key| value.get(key).is_some()) {
-            self.dump(path, &value)?;
-            return Ok(Some(Kind::FlightRecorder));
+        match content(bytes)? {
+            Content::Json(value) if ras::is_report(&value) => {
+                self.reported = self.reported.max(ras::read_json(&value, &mut self.roster));
+                return Ok(Some(Kind::Ras));
+            }
+            Content::Json(value) if ["entries", "pg_status", "pg_config"].iter().any(|k| value.get(k).is_some()) => {
+                self.dump(path, &value)?;
+                return Ok(Some(Kind::FlightRecorder));
+            }
+            Content::Text(text) if inspector::is_record(text) => {
+                self.records.take(text)?;
+                return Ok(Some(Kind::Inspector));
+            }
+            Content::Text(text) if ras::is_text_report(text) => {
+                ras::read_text(text, &mut self.roster);
+                return Ok(Some(Kind::Ras));
+            }
+            Content::Json(_) => return Ok(None),
+            Content::Text(_) | Content::Other => {}
         }
-        Ok(None)
+        // A log may hold anything between the lines that we know.
+        Ok((self.logs.take(bytes) > 0).then_some(Kind::Log))
     }
 
     fn dump(&mut self, path: &Path, value: &Value) -> Result<(), String> {
@@ -88,27 +121,34 @@ impl Sources {
         Ok(())
     }
 
-    pub(super) fn parts(self, import: &mut Import) -> Vec<Part> {
+    pub(super) fn parts(mut self, import: &mut Import) -> Vec<Part> {
         import.used = self.counts.into_iter().collect();
         let mut parts = Vec::new();
         if !self.dumps.is_empty() {
             parts.push(flight::part(self.dumps.into_iter().map(|(rank, (_, dump))| (rank, dump)).collect()));
         }
+        if import.used.iter().any(|(kind, _)| *kind == Kind::Inspector) {
+            parts.push(self.records.part(&mut self.roster));
+        }
+        if import.used.iter().any(|(kind, _)| *kind == Kind::Log) {
+            parts.push(self.logs.part(&mut self.roster));
+        }
+        parts.push(Part { events: self.roster.events, newest: self.reported, ..Part::default() });
         parts
     }
 }
 
-fn content(bytes: &[u8]) -> Result<Content, String> {
+fn content(bytes: &[u8]) -> Result<Content<'_>, String> {
     if bytes.first() == Some(&0x80) {
         return pickle::read(bytes).map(Content::Json).map_err(|e| e.to_string());
     }
     let Some(first) = bytes.iter().find(|b| !b.is_ascii_whitespace()) else { return Err("empty".to_owned()) };
     let Ok(text) = std::str::from_utf8(bytes) else { return Ok(Content::Other) };
-    if matches!(first, b'{' | b'[') {
-        return match repair::parse(text) {
-            Ok((value, _)) => Ok(Content::Json(value)),
-            Err(e) => Err(format!("line {}, column {}: {e}", e.line(), e.column())),
-        };
+    if *first != b'{' || inspector::is_record(text) {
+        return Ok(Content::Text(text));
     }
-    Ok(Content::Other)
+    match repair::parse(text) {
+        Ok((value, _)) => Ok(Content::Json(value)),
+        Err(e) => Err(format!("line {}, column {}: {e}", e.line(), e.column())),
+    }
 }

@@ -5,9 +5,15 @@
 //! which it was, but for [`crate::event::Origin`].
 
 mod flight;
+mod inspector;
 mod kind;
+mod log;
 mod pickle;
+mod ras;
 mod repair;
+mod roster;
+#[cfg(test)]
+pub(crate) mod samples;
 mod source;
 mod value;
 
@@ -19,6 +25,12 @@ use std::{
 use crate::event::{Event, Nanos, ids::SECOND};
 
 pub use kind::Kind;
+
+/// The value in a pickle, for tests that change it.
+#[cfg(test)]
+pub(crate) fn pickled(bytes: &[u8]) -> Result<serde_json::Value, String> {
+    pickle::read(bytes).map_err(|e| e.to_string())
+}
 
 /// A file that was not copied anywhere since is as old as what it tells; one that is this much younger was.
 const COPIED: Nanos = 24 * 3600 * SECOND;

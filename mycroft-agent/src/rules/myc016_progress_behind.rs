@@ -79,11 +79,12 @@ fn judge(view: &View<'_>, comm: &Comm, lag: &Lag, behind: &[Behind]) -> Verdict 
         rule: RULE.id,
         name: RULE.name,
         severity: Severity::Critical,
-        confidence: confidence(comm, lag, seq),
+        confidence: confidence(comm, lag, behind, seq),
         headline: format!(
-            "{who} launched {op} of {} and {} not ended it, while {} ended all up to #{}",
-            comm_name(comm),
+            "{who} {}{} not ended {op} of {}, while {} ended all up to #{}",
+            if behind.iter().all(|b| b.launched) { "launched and " } else { "" },
             if members.len() == 1 { "has" } else { "have" },
+            comm_name(comm),
             ranks(view, &ahead),
             lag.foremost,
         ),
@@ -117,8 +118,14 @@ fn comm_name(comm: &Comm) -> String {
     name.map_or_else(|| words::comm(comm), |n| format!("group {n} ({} ranks)", comm.id.nranks))
 }
 
-fn confidence(comm: &Comm, lag: &Lag, seq: u64) -> Confidence {
+fn confidence(comm: &Comm, lag: &Lag, behind: &[Behind], seq: u64) -> Confidence {
     let all = comm.id.nranks as usize;
+    if behind.iter().any(|b| !b.launched) {
+        return Confidence {
+            level: Level::Low,
+            reason: "only what has ended is known: it may not have launched more, or its records are older".to_owned(),
+        };
+    }
     if lag.known < all {
         return Confidence {
             level: Level::Medium,
@@ -139,11 +146,11 @@ fn evidence(view: &View<'_>, comm: &Comm, lag: &Lag, behind: &[Behind]) -> Vec<E
     let mut list = Vec::new();
     for b in behind {
         let Some(m) = comm.members.get(&b.rank) else { continue };
-        let launched = m.launched.map_or(b.seq, |l| l.seq);
+        let launched = m.launched.map_or_else(String::new, |l| format!(" launched all up to #{} and", l.seq));
         list.push(derived(
             b.since,
             format!(
-                "{} launched all up to #{launched} and ended all up to #{}; {} is the first open",
+                "{}{launched} ended all up to #{}; {} is the first open",
                 ranks(view, &[m]),
                 b.seq - 1,
                 operation(comm, b.seq)

@@ -3,7 +3,7 @@
 pub(super) mod dump;
 mod events;
 mod join;
-mod names;
+pub(super) mod names;
 
 use std::collections::BTreeMap;
 

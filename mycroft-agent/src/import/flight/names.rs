@@ -4,18 +4,18 @@ use mycroft_common::nccl::Func;
 
 /// What an entry's `profiling_name` tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Call {
-    pub(super) func: Func,
+pub(in crate::import) struct Call {
+    pub(in crate::import) func: Func,
     /// The other rank of a send or receive, within the group.
-    pub(super) peer: Option<u32>,
+    pub(in crate::import) peer: Option<u32>,
     /// All ranks must give the same size.
-    pub(super) comparable: bool,
+    pub(in crate::import) comparable: bool,
     /// NCCL counts the output's elements, not the input's.
-    pub(super) counts_output: bool,
+    pub(in crate::import) counts_output: bool,
 }
 
 /// `nccl:all_reduce`, `nccl:send 0->3`, `nccl:recv 3<-2`. Other back ends write other prefixes.
-pub(super) fn call(name: &str) -> Option<Call> {
+pub(in crate::import) fn call(name: &str) -> Option<Call> {
     let name = name.split_once(':').map_or(name, |(_, n)| n).trim();
     let plain = |func, comparable| Some(Call { func, peer: None, comparable, counts_output: false });
     if let Some(ends) = name.strip_prefix("send ") {
@@ -48,7 +48,7 @@ fn peer(func: Func, rank: &str) -> Option<Call> {
 }
 
 /// `ncclDataType_t` of a tensor type (`getNcclDataType`, `ProcessGroupNCCL.cpp`); -1 for one that NCCL does not have.
-pub(super) fn datatype(name: &str) -> i32 {
+pub(in crate::import) fn datatype(name: &str) -> i32 {
     match name {
         "Char" => 0,
         "Byte" | "Bool" => 1,
