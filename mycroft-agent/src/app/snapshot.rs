@@ -6,7 +6,7 @@ use mycroft_common::{counters::Counter, nccl};
 
 use super::SamplerCounts;
 use crate::{
-    graph::WaitGraph,
+    graph::frontiers,
     model::{Op, State, flow::Standing, ids::SECOND},
     probe::Prober,
     report::{flows::STILL, metrics::Snapshot},
@@ -48,8 +48,8 @@ pub(super) fn metrics(
     counts: Counts,
     sampler: SamplerCounts,
 ) -> Snapshot {
-    let graph = WaitGraph::build(state);
-    let longest = graph.frontiers.values().map(|f| f.age(state.now)).max().unwrap_or(0);
+    let frontiers = frontiers(state);
+    let longest = frontiers.values().map(|f| f.age(state.now)).max().unwrap_or(0);
     let mut active = BTreeMap::new();
     for v in engine.active() {
         *active.entry((v.rule, v.severity.label())).or_default() += 1;

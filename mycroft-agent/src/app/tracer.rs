@@ -25,7 +25,6 @@ use super::{
 };
 use crate::{
     discover::layout::NcclLayout,
-    graph::WaitGraph,
     ingest::{Decoder, reconcile},
     model::{
         Body, Event, Exit, HostId, Launches, ProcId, Process, State,
@@ -34,7 +33,7 @@ use crate::{
     },
     probe::{LibIndex, Prober, Ring, Settings},
     report::metrics::Snapshot,
-    rules::{Change, Engine, suspect},
+    rules::{Change, Engine, View, suspect},
     sample::find::List,
 };
 
@@ -181,6 +180,12 @@ impl Tracer {
     #[must_use]
     pub fn state(&self) -> &State {
         &self.state
+    }
+
+    /// What the rules look at, as of now.
+    #[must_use]
+    pub fn state_view(&self) -> View<'_> {
+        View::new(&self.state, &self.engine.patience)
     }
 
     #[must_use]
@@ -370,8 +375,7 @@ impl Tracer {
     /// even when nobody visibly waits for it.
     fn look(&mut self) {
         let now = self.state.now;
-        let mut whom: BTreeMap<ProcId, u32> =
-            suspect::suspects(&self.state, &WaitGraph::build(&self.state)).into_iter().collect();
+        let mut whom: BTreeMap<ProcId, u32> = suspect::suspects(&self.state).into_iter().collect();
         if now.saturating_sub(self.last_look) >= LOOK_EVERY {
             self.last_look = now;
             for p in self.state.processes.values().filter(|p| p.alive()) {

@@ -3,7 +3,7 @@
 use anyhow::{Context as _, Result};
 use tokio::net::TcpListener;
 
-use super::{HEALTHY, args::Agent, trace::Stop};
+use super::{HEALTHY, args::Agent, diagnose::waits_dot, trace::Stop};
 use crate::{
     app::{Notice, Tracer, hostname},
     report::json,
@@ -60,6 +60,7 @@ fn publish(tracer: &Tracer, served: &Served, host: &str) {
         communicators: json::communicators(state),
         processes: json::processes(state),
         events_lost: state.loss.events,
+        waits_dot: waits_dot(&tracer.state_view(), &verdicts),
     };
     let ready = match (tracer.searched(), tracer.blind()) {
         (false, _) => Err("still looking for NCCL processes".to_owned()),

@@ -34,6 +34,8 @@ pub enum Command {
     Watch(Watch),
     /// Give one answer about now: healthy, a finding, or could not tell
     Diagnose(Diagnose),
+    /// Show the chain of waits from a symptom to its first cause, as text or as a drawing
+    Explain(Explain),
     /// Show how far each transfer of each communicator is, and who waits for whom
     Flows(Flows),
     /// Read files of a job (Flight Recorder dumps, RAS output, Inspector records, logs) and give the same kind of answer
@@ -131,6 +133,18 @@ pub struct Diagnose {
     /// One JSON record a line
     #[arg(long)]
     pub json: bool,
+}
+
+#[derive(Debug, ClapArgs)]
+pub struct Explain {
+    #[command(flatten)]
+    pub diagnose: Diagnose,
+    /// Write who waits for whom to this file, for Graphviz
+    #[arg(long, value_name = "FILE")]
+    pub dot: Option<PathBuf>,
+    /// Draw who waits for whom into this file
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
 }
 
 #[derive(Debug, ClapArgs)]

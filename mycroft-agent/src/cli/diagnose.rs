@@ -16,10 +16,11 @@ use crate::{
     app::{Notice, Tracer},
     model::Nanos,
     report::{
+        dot,
         json::{self, Line, Record, SummaryRecord, VerdictRecord},
         text,
     },
-    rules::Severity,
+    rules::{Severity, Verdict, View},
     serve::http::ApiState,
 };
 
@@ -36,17 +37,24 @@ pub(super) struct Answer {
     /// The verdicts as text.
     pub(super) text: String,
     pub(super) events_lost: u64,
+    /// Who waits for whom, as DOT; empty if nobody does.
+    pub(super) dot: String,
 }
 
 pub(super) async fn run(args: Diagnose) -> Result<u8> {
+    let answer = ask(&args).await?;
+    Ok(print(&answer, args.json))
+}
+
+/// The agent's answer, or our own.
+pub(super) async fn ask(args: &Diagnose) -> Result<Answer> {
     if !args.no_agent
         && args.trace.pid.is_empty()
-        && let Some(answer) = ask_agent(&args)
+        && let Some(answer) = ask_agent(args)
     {
-        return Ok(print(&answer, args.json));
+        return Ok(answer);
     }
-    let answer = watch(&args).await?;
-    Ok(print(&answer, args.json))
+    watch(args).await
 }
 
 /// The agent's answer; `None` if there is none or it can't tell, so that we look for ourselves.
@@ -82,6 +90,7 @@ fn agent_answer(state: &ApiState, at: std::net::SocketAddr) -> Option<Answer> {
             verdicts: state.verdicts.clone(),
             text,
             events_lost,
+            dot: state.waits_dot.clone(),
         });
     }
     let moving = !state.communicators.is_empty()
@@ -97,6 +106,7 @@ fn agent_answer(state: &ApiState, at: std::net::SocketAddr) -> Option<Answer> {
         verdicts: Vec::new(),
         text: String::new(),
         events_lost,
+        dot: String::new(),
     })
 }
 
@@ -106,6 +116,9 @@ fn record_text(v: &VerdictRecord) -> String {
     out.push_str(&format!("  confidence: {}, {}\n  evidence:\n", v.confidence, v.confidence_reason));
     for e in &v.evidence {
         out.push_str(&format!("    - {} ({}, {:.1} s ago)\n", e.text, e.source, e.age_seconds));
+    }
+    if v.chain.len() > 1 {
+        out.push_str(&text::chain(&v.chain));
     }
     out.push_str(&format!("  refuted by: {}\n  next:\n", v.refuted_by));
     for step in &v.next_steps {
@@ -179,7 +192,13 @@ fn answer(tracer: &Tracer, limits: &[String]) -> Answer {
         verdicts: verdicts.iter().map(|v| json::verdict("active", v, state.now)).collect(),
         text: verdicts.iter().map(|v| text::verdict(v, state.now)).collect(),
         events_lost: state.loss.events,
+        dot: waits_dot(&tracer.state_view(), &verdicts),
     }
+}
+
+/// The drawing of who waits for whom, if anything was found.
+pub(super) fn waits_dot(view: &View<'_>, verdicts: &[&Verdict]) -> String {
+    if verdicts.is_empty() { String::new() } else { dot::waits(view, verdicts) }
 }
 
 pub(super) fn print(answer: &Answer, json: bool) -> u8 {

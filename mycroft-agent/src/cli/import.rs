@@ -5,7 +5,7 @@ use anyhow::{Result, bail};
 use super::{
     FINDING, HEALTHY, UNKNOWN,
     args::Import,
-    diagnose::{Answer, print},
+    diagnose::{Answer, print, waits_dot},
 };
 use crate::{
     event::{Body, Event},
@@ -13,7 +13,7 @@ use crate::{
     import::{self, Kind},
     model::State,
     report::{json, text},
-    rules::{Engine, words},
+    rules::{Engine, View, words},
 };
 
 /// Problems that are told one by one.
@@ -67,6 +67,7 @@ fn answer(import: &import::Import, state: &State, engine: &Engine) -> Answer {
         verdicts: verdicts.iter().map(|v| json::verdict("active", v, state.now)).collect(),
         text: verdicts.iter().map(|v| text::verdict(v, state.now)).collect(),
         events_lost: state.loss.events,
+        dot: waits_dot(&View::new(state, &engine.patience), &verdicts),
     }
 }
 

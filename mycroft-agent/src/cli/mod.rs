@@ -4,6 +4,7 @@ mod agent;
 mod args;
 mod check;
 mod diagnose;
+mod explain;
 mod flows;
 mod import;
 mod outcome;
@@ -33,6 +34,7 @@ pub fn run(args: Args) -> ExitCode {
         Command::Check(a) => check::run(&a),
         Command::Watch(a) => trace::block_on(watch::run(a)),
         Command::Diagnose(a) => trace::block_on(diagnose::run(a)),
+        Command::Explain(a) => trace::block_on(explain::run(a)),
         Command::Flows(a) => trace::block_on(flows::run(a)),
         Command::Import(a) => import::run(&a),
         Command::Agent(a) => trace::block_on(agent::run(a)),

@@ -1,7 +1,7 @@
 //! When `diagnose` may give its answer, and which. Pure.
 
 use crate::{
-    graph::WaitGraph,
+    graph::frontiers,
     model::{
         State,
         ids::{Nanos, SECOND},
@@ -49,9 +49,9 @@ pub(super) fn health(state: &State, watched: Nanos) -> Health {
             doing.join("; ")
         ));
     }
-    let graph = WaitGraph::build(state);
+    let frontiers = frontiers(state);
     for comm in state.comms.values().filter(|c| c.active().next().is_some()) {
-        if let Some(f) = graph.frontiers.get(&comm.id)
+        if let Some(f) = frontiers.get(&comm.id)
             && f.age(state.now) >= LATE
         {
             return Health::Open(format!(

@@ -224,6 +224,13 @@ impl Flows {
         span >= SPAN && now.state == 'R' && ran < span / STARVED && waited
     }
 
+    /// Whether transfers can be seen, and none is in work.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        let visible = self.flows.iter().any(|t| t.flow.transport.has_flow_data());
+        visible && self.untaken_since.is_none() && self.flows.iter().all(|t| t.flow.op.is_none())
+    }
+
     /// Whether there is something that the progress thread has to do, or to notice: a network's completions are only seen
     /// when it asks for them. What it merely waits for, data or the GPU, is none of it.
     #[must_use]

@@ -2,10 +2,12 @@
 
 use std::collections::VecDeque;
 
-use super::ids::Nanos;
+use super::{ids::Nanos, rhythm::Patience};
 
 /// Calls of one end that are remembered.
 const KEPT: usize = 64;
+/// From how many messages on their waits are a habit.
+const KNOWN_FROM: u64 = 8;
 
 /// One end's call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +54,10 @@ pub struct Pair {
     pub recvs: Calls,
     /// The first message whose ends did not agree on its size, by number: bytes sent and bytes expected.
     pub mismatch: Option<(u64, Call, Call)>,
+    /// Messages whose both ends have come.
+    pub met: u64,
+    /// The longest that one end of those waited for the other.
+    pub longest: Nanos,
 }
 
 impl Pair {
@@ -68,12 +74,22 @@ impl Pair {
     }
 
     fn compare(&mut self, number: u64) {
-        if let (Some(sent), Some(expected)) = (self.sends.get(number), self.recvs.get(number))
-            && sent.bytes != expected.bytes
-            && self.mismatch.is_none()
-        {
-            self.mismatch = Some((number, *sent, *expected));
+        if let (Some(sent), Some(expected)) = (self.sends.get(number), self.recvs.get(number)) {
+            self.met += 1;
+            self.longest = self.longest.max(sent.ts.abs_diff(expected.ts));
+            if sent.bytes != expected.bytes && self.mismatch.is_none() {
+                self.mismatch = Some((number, *sent, *expected));
+            }
         }
+    }
+
+    /// How long one end may wait here for the other: three times the longest so far, within the bounds.
+    #[must_use]
+    pub fn patience(&self, bounds: &Patience) -> Nanos {
+        if self.met < KNOWN_FROM {
+            return bounds.unknown;
+        }
+        (3 * self.longest).clamp(bounds.least, bounds.most)
     }
 
     /// The oldest receive that no send has met; `None` if there is none, or it is forgotten.

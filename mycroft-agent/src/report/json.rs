@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 use super::flows::{STILL, stuck_text};
 use crate::{
     graph::{
-        WaitGraph,
         flow::{self, Stuck},
+        frontiers,
     },
     model::{
         Comm, Member, State,
@@ -71,13 +71,20 @@ pub struct VerdictRecord {
     pub evidence: Vec<EvidenceRecord>,
     pub refuted_by: String,
     pub next_steps: Vec<String>,
+    /// From a symptom to the first cause.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub chain: Vec<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SubjectRecord {
     pub host: String,
     pub pid: u32,
+    /// In the communicator.
     pub rank: u32,
+    /// In the whole job, where the launcher tells.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job_rank: Option<u32>,
     pub cuda_dev: i32,
     pub pci_bus_id: String,
 }
@@ -215,7 +222,14 @@ fn seconds(span: Nanos) -> f64 {
 
 impl From<&Subject> for SubjectRecord {
     fn from(s: &Subject) -> Self {
-        Self { host: s.host.clone(), pid: s.pid, rank: s.rank, cuda_dev: s.cuda_dev, pci_bus_id: s.bus_id.clone() }
+        Self {
+            host: s.host.clone(),
+            pid: s.pid,
+            rank: s.rank,
+            job_rank: s.job_rank,
+            cuda_dev: s.cuda_dev,
+            pci_bus_id: s.bus_id.clone(),
+        }
     }
 }
 
@@ -246,6 +260,7 @@ pub fn verdict(event: &str, v: &Verdict, now: Nanos) -> VerdictRecord {
         evidence: v.evidence.iter().map(|e| evidence(e, now)).collect(),
         refuted_by: v.refuted_by.clone(),
         next_steps: v.next_steps.clone(),
+        chain: v.chain.clone(),
     }
 }
 
@@ -262,7 +277,7 @@ pub fn change(c: &Change, now: Nanos) -> VerdictRecord {
 /// Every communicator.
 #[must_use]
 pub fn communicators(state: &State) -> Vec<CommRecord> {
-    let graph = WaitGraph::build(state);
+    let frontiers = frontiers(state);
     state
         .comms
         .values()
@@ -271,7 +286,7 @@ pub fn communicators(state: &State) -> Vec<CommRecord> {
             nranks: c.id.nranks,
             ranks: ranks(c),
             completed: c.rhythm.completed,
-            longest_wait_seconds: seconds(graph.frontiers.get(&c.id).map_or(0, |f| f.age(state.now))),
+            longest_wait_seconds: seconds(frontiers.get(&c.id).map_or(0, |f| f.age(state.now))),
             idle_seconds: seconds(state.now.saturating_sub(c.last_launch)),
         })
         .collect()

@@ -2,6 +2,7 @@
 //!
 //! Owns: wording, wire types, metrics. Must not: judge or change anything.
 
+pub mod dot;
 pub mod flows;
 pub mod json;
 pub mod metrics;

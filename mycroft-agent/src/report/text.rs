@@ -32,12 +32,23 @@ pub fn verdict(v: &Verdict, now: Nanos) -> String {
         let ago = now.saturating_sub(e.at) as f64 / SECOND as f64;
         out += &format!("    - {} {DIM}({}, {ago:.1} s ago){DIM:#}\n", e.text, e.source.label());
     }
+    // One step says no more than the headline.
+    if v.chain.len() > 1 {
+        out += &chain(&v.chain);
+    }
     out += &format!("  refuted by: {}\n", v.refuted_by);
     out += "  next:\n";
     for step in &v.next_steps {
         out += &format!("    $ {step}\n");
     }
     out
+}
+
+/// The way from a symptom to the first cause.
+#[must_use]
+pub fn chain(steps: &[String]) -> String {
+    let lines = steps.iter().enumerate().map(|(i, step)| format!("    {}. {step}\n", i + 1));
+    std::iter::once("  chain:\n".to_owned()).chain(lines).collect()
 }
 
 /// What `watch` prints of a change.

@@ -2,14 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use super::{REGISTRY, Verdict, VerdictKey, View};
-use crate::{
-    graph::WaitGraph,
-    model::{
-        State,
-        ids::{Nanos, SECOND},
-        rhythm::Patience,
-    },
+use super::{REGISTRY, Verdict, VerdictKey, View, steps};
+use crate::model::{
+    State,
+    ids::{Nanos, SECOND},
+    rhythm::Patience,
 };
 
 /// A verdict must be gone this long before it clears, so that one late heartbeat does not make two findings.
@@ -49,9 +46,11 @@ impl Engine {
 
     /// Judges the state as it is.
     pub fn evaluate(&mut self, state: &State) -> Vec<Change> {
-        let graph = WaitGraph::build(state);
-        let view = View::new(state, &graph, &self.patience);
-        let found: Vec<Verdict> = REGISTRY.iter().flat_map(|r| (r.check)(&view)).collect();
+        let view = View::new(state, &self.patience);
+        let mut found: Vec<Verdict> = REGISTRY.iter().flat_map(|r| (r.check)(&view)).collect();
+        for verdict in &mut found {
+            verdict.chain = steps::chain(&view, verdict);
+        }
         self.merge(found, state.now)
     }
 

@@ -1,6 +1,6 @@
 //! MYC002: the process of a rank is gone while its communicator lives.
 
-use super::{Confidence, Evidence, Level, Rule, Severity, Source, Subject, Verdict, View, myc001_not_launched, words};
+use super::{Confidence, Evidence, Level, Rule, Severity, Source, Subject, Verdict, View, words};
 use crate::model::{
     Comm, Exit, Member,
     ids::{MILLISECOND, Nanos, SECOND},
@@ -77,7 +77,7 @@ fn judge(view: &View<'_>, comm: &Comm) -> Option<Verdict> {
             "{} {} in {}",
             words::ranks_noun(&f.waiting),
             if f.waiting.len() == 1 { "waits" } else { "wait" },
-            myc001_not_launched::expected(comm, f.seq)
+            words::expected(comm, f.seq)
         ),
         None if survivors.is_empty() => "all other known ranks ended after it".to_owned(),
         None => format!("{} of its peers live on and launch nothing", survivors.len()),
@@ -108,6 +108,7 @@ fn judge(view: &View<'_>, comm: &Comm) -> Option<Verdict> {
             format!("dmesg -T | grep -iE 'oom|killed process|{}'", dead.proc.pid),
             "abort and restart the job: this communicator can't recover".to_owned(),
         ],
+        chain: Vec::new(),
     })
 }
 

@@ -85,7 +85,7 @@ fn judge(view: &View<'_>, comm: &Comm) -> Option<Verdict> {
             words::ranks_noun(&others.iter().map(|m| m.rank).collect::<Vec<_>>()),
             words::comm(comm),
             match frontier {
-                Some(f) => format!("wait in {}", myc001_not_launched::expected(comm, f.seq)),
+                Some(f) => format!("wait in {}", words::expected(comm, f.seq)),
                 None => "launch nothing".to_owned(),
             }
         ),
@@ -104,6 +104,7 @@ fn judge(view: &View<'_>, comm: &Comm) -> Option<Verdict> {
                 false => format!("kill -CONT {}", m.proc.pid),
             })
             .collect(),
+        chain: Vec::new(),
     })
 }
 

@@ -102,6 +102,7 @@ fn judge(view: &View<'_>, comm: &Comm, disagreement: &Disagreement) -> Option<Ve
             words::ranks_noun(&odd_ranks),
             slot.seq
         )],
+        chain: Vec::new(),
     })
 }
 

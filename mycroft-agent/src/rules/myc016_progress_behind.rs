@@ -96,6 +96,7 @@ fn judge(view: &View<'_>, comm: &Comm, lag: &Lag, behind: &[Behind]) -> Verdict 
         evidence: evidence(view, comm, lag, behind),
         refuted_by: format!("{who} ending {op}, or counts that were taken at different moments of a job that moves"),
         next_steps: next_steps(view, &members),
+        chain: Vec::new(),
     }
 }
 

@@ -4,13 +4,15 @@ use std::collections::BTreeMap;
 
 use super::{
     Verdict, myc001_not_launched, myc002_process_dead, myc003_process_stopped, myc004_ranks_differ,
-    myc005_gpu_stands_still, myc006_proxy_not_running, myc007_not_delivered, myc008_not_sent, myc016_progress_behind,
-    myc020_insufficient_evidence,
+    myc005_gpu_stands_still, myc006_proxy_not_running, myc007_not_delivered, myc008_not_sent, myc009_deadlock,
+    myc010_send_recv_unmatched, myc011_init_stuck, myc012_communicator_error, myc013_slow_rank, myc015_slow_host,
+    myc016_progress_behind, myc017_job_slow, myc019_left_early, myc020_insufficient_evidence,
 };
 use crate::{
     graph::{
-        Frontier, WaitGraph,
+        Circle, Frontier, WaitGraph, cycle,
         flow::{self, Findings},
+        late::{self, Late},
         progress::{self, Lag},
     },
     model::{Comm, CommId, Member, Process, State, ids::Nanos, rhythm::Patience},
@@ -20,7 +22,11 @@ use crate::{
 #[derive(Debug)]
 pub struct View<'a> {
     pub state: &'a State,
-    pub graph: &'a WaitGraph,
+    pub graph: WaitGraph,
+    /// Ranks that wait for each other.
+    pub circles: Vec<Circle>,
+    /// Ranks that are late as a habit.
+    pub late: Vec<Late>,
     pub patience: &'a Patience,
     /// What holds up the transfers of each communicator in which none has moved for its patience.
     pub flows: BTreeMap<CommId, Findings>,
@@ -30,10 +36,13 @@ pub struct View<'a> {
 
 impl<'a> View<'a> {
     #[must_use]
-    pub fn new(state: &'a State, graph: &'a WaitGraph, patience: &'a Patience) -> Self {
+    pub fn new(state: &'a State, patience: &'a Patience) -> Self {
         let stuck = |c: &Comm| flow::stuck(c, state.now, c.rhythm.patience(patience));
-        let found = state.comms.values().map(|c| (c.id, stuck(c))).filter(|(_, found)| !found.is_empty());
-        Self { state, graph, patience, flows: found.collect(), lags: progress::lags(state) }
+        let flows: BTreeMap<CommId, Findings> =
+            state.comms.values().map(|c| (c.id, stuck(c))).filter(|(_, found)| !found.is_empty()).collect();
+        let graph = WaitGraph::build(state, &flows);
+        let circles = cycle::circles(&graph);
+        Self { state, graph, circles, late: late::late(state), patience, flows, lags: progress::lags(state) }
     }
 }
 
@@ -98,12 +107,20 @@ pub const REGISTRY: &[Rule] = &[
     myc004_ranks_differ::RULE,
     myc002_process_dead::RULE,
     myc003_process_stopped::RULE,
+    myc012_communicator_error::RULE,
     myc001_not_launched::RULE,
+    myc019_left_early::RULE,
+    myc009_deadlock::RULE,
+    myc010_send_recv_unmatched::RULE,
+    myc011_init_stuck::RULE,
     myc006_proxy_not_running::RULE,
     myc005_gpu_stands_still::RULE,
     myc007_not_delivered::RULE,
     myc008_not_sent::RULE,
     myc016_progress_behind::RULE,
+    myc015_slow_host::RULE,
+    myc013_slow_rank::RULE,
+    myc017_job_slow::RULE,
     myc020_insufficient_evidence::RULE,
 ];
 

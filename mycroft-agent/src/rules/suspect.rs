@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::{
-    graph::WaitGraph,
+    graph::frontiers,
     model::{
         State,
         ids::{MILLISECOND, Nanos, ProcId},
@@ -15,9 +15,9 @@ const CURIOUS: Nanos = 500 * MILLISECOND;
 
 /// Processes whose ranks keep others waiting, with the thread that last called NCCL.
 #[must_use]
-pub fn suspects(state: &State, graph: &WaitGraph) -> BTreeSet<(ProcId, u32)> {
+pub fn suspects(state: &State) -> BTreeSet<(ProcId, u32)> {
     let mut set = BTreeSet::new();
-    for frontier in graph.frontiers.values() {
+    for frontier in frontiers(state).values() {
         let Some(comm) = state.comms.get(&frontier.comm) else {
             continue;
         };

@@ -22,6 +22,8 @@ pub(crate) struct Scene {
     /// Transfers by rank in the first communicator.
     flows: BTreeMap<u32, Vec<Flow>>,
     starved: BTreeSet<u32>,
+    /// Ranks on one host.
+    ranks_each: u32,
 }
 
 impl Subject {
@@ -40,6 +42,33 @@ impl Scene {
         Self::part_of(n, n)
     }
 
+    /// A communicator over all ranks of some hosts.
+    pub(crate) fn hosts(hosts: u32, ranks_each: u32) -> Self {
+        let mut s = Self::part_of(0, hosts * ranks_each);
+        s.ranks_each = ranks_each;
+        s.comms[0].2 = (0..hosts * ranks_each).collect();
+        s.comms[0].3 = vec![0; (hosts * ranks_each) as usize];
+        for h in 0..hosts {
+            s.send_event(Body::Host { host: HostId(h), name: format!("node{}", h + 1) });
+        }
+        s
+    }
+
+    /// Time passes without a judgement.
+    pub(crate) fn wait(&mut self, ms: u64) {
+        self.now += ms * MILLISECOND;
+    }
+
+    /// One collective to which some ranks come late.
+    pub(crate) fn late_round(&mut self, late: &[u32], late_ms: u64, ms: u64) {
+        let all = self.comms[0].2.clone();
+        let (last, first): (Vec<u32>, Vec<u32>) = all.into_iter().partition(|r| late.contains(r));
+        self.launch_on(0, &first);
+        self.wait(late_ms);
+        self.launch_on(0, &last);
+        self.pass(ms);
+    }
+
     /// `seen` ranks of a communicator of `all`.
     pub(crate) fn part_of(seen: u32, all: u32) -> Self {
         let mut s = Self {
@@ -50,10 +79,11 @@ impl Scene {
             latest: Vec::new(),
             flows: BTreeMap::new(),
             starved: BTreeSet::new(),
+            ranks_each: u32::MAX,
         };
-        s.send(Body::Host { host: HostId(0), name: "node1".to_owned() });
+        s.send_event(Body::Host { host: HostId(0), name: "node1".to_owned() });
         for r in 0..seen {
-            s.send(Body::ProcessSeen(Box::new(Process {
+            s.send_event(Body::ProcessSeen(Box::new(Process {
                 name: "rank".to_owned(),
                 nccl: "2.27.5".to_owned(),
                 ..Process::unknown(proc(r), Origin::Live)
@@ -62,13 +92,13 @@ impl Scene {
         s
     }
 
-    fn send(&mut self, body: Body) {
+    fn send_event(&mut self, body: Body) {
         self.state.apply(&Event { ts: self.now, body });
     }
 
     fn evaluate(&mut self) {
         self.report_flows();
-        self.send(Body::Tick);
+        self.send_event(Body::Tick);
         self.engine.evaluate(&self.state);
         self.latest = self.engine.active().into_iter().cloned().collect();
     }
@@ -88,6 +118,13 @@ impl Scene {
         self.comms.len() - 1
     }
 
+    /// A communicator of `all` ranks, the first of which are these.
+    pub(crate) fn communicator_of(&mut self, job_ranks: &[u32], all: u32) -> usize {
+        let comm = self.communicator(job_ranks);
+        self.comms[comm].1 = all;
+        comm
+    }
+
     fn op(&mut self, comm: usize, job_rank: u32, depth: u32, change: &dyn Fn(u32, &mut Signature)) {
         let (hash, nranks, members, next) = &mut self.comms[comm];
         let rank = members.iter().position(|r| *r == job_rank).unwrap();
@@ -103,8 +140,9 @@ impl Scene {
         };
         let mut signature = Signature { func: Func::AllReduce, count: 1000, datatype: 7, redop: 0, root: 0 };
         change(job_rank, &mut signature);
-        let comm = CommRef { proc: proc(job_rank), tid: 100 + job_rank, ptr: *hash << 8, ident: Some(ident) };
-        self.send(Body::Op(Op {
+        let proc = ProcId { host: HostId(job_rank / self.ranks_each), ..proc(job_rank) };
+        let comm = CommRef { proc, tid: 100 + job_rank, ptr: *hash << 8, ident: Some(ident) };
+        self.send_event(Body::Op(Op {
             comm,
             seq,
             absolute: true,
@@ -162,23 +200,95 @@ impl Scene {
     /// The rank's GPU has ended the first `n` collectives of a communicator.
     pub(crate) fn ended(&mut self, comm: usize, job_rank: u32, n: u64) {
         let ptr = self.comms[comm].0 << 8;
-        self.send(Body::Done(Done { proc: proc(job_rank), ptr, collective: true, seq: n - 1 }));
+        self.send_event(Body::Done(Done { proc: proc(job_rank), ptr, collective: true, seq: n - 1 }));
+    }
+
+    fn comm_ref(&self, comm: usize, job_rank: u32) -> CommRef {
+        let (hash, nranks, members, _) = &self.comms[comm];
+        let rank = members.iter().position(|r| *r == job_rank).unwrap() as u32;
+        let bus_id = 0x1b000 + i64::from(job_rank);
+        let ident = Ident { hash: *hash, rank, nranks: *nranks, cuda_dev: 0, nvml_dev: 0, bus_id };
+        CommRef { proc: proc(job_rank), tid: 100 + job_rank, ptr: *hash << 8, ident: Some(ident) }
+    }
+
+    /// The first communicator's creation is seen, on all ranks.
+    pub(crate) fn create(&mut self) {
+        for r in self.comms[0].2.clone() {
+            self.send_event(Body::InitEnd { comm: self.comm_ref(0, r), result: 0 });
+        }
+    }
+
+    /// A rank begins to create the first communicator.
+    pub(crate) fn join(&mut self, job_rank: u32) {
+        self.send_event(Body::InitBegin(self.comm_ref(0, job_rank)));
+    }
+
+    /// The creation ends on a rank.
+    pub(crate) fn joined(&mut self, job_rank: u32, result: i32) {
+        self.send_event(Body::InitEnd { comm: self.comm_ref(0, job_rank), result });
+    }
+
+    /// NCCL holds an error for a rank.
+    pub(crate) fn error(&mut self, job_rank: u32, code: i32) {
+        self.send_event(Body::CommError { proc: proc(job_rank), ptr: self.comms[0].0 << 8, code });
+    }
+
+    pub(crate) fn abort(&mut self, job_rank: u32) {
+        self.send_event(Body::Abort(self.comm_ref(0, job_rank)));
+    }
+
+    /// Events of the host are lost, and made good or not.
+    pub(crate) fn lose(&mut self, made_good: bool) {
+        self.send_event(Body::Loss { host: HostId(0), lost: 10 });
+        if made_good {
+            self.now += 1;
+            self.send_event(Body::Reconciled { host: HostId(0) });
+        }
+    }
+
+    /// A rank sends to another in the first communicator, and that receives.
+    pub(crate) fn message(&mut self, from: u32, to: u32, bytes: u64) {
+        self.recv(to, from, bytes);
+        self.send(from, to, bytes);
+    }
+
+    pub(crate) fn send(&mut self, job_rank: u32, to: u32, bytes: u64) {
+        self.half(job_rank, Func::Send, to, bytes);
+    }
+
+    pub(crate) fn recv(&mut self, job_rank: u32, from: u32, bytes: u64) {
+        self.half(job_rank, Func::Recv, from, bytes);
+    }
+
+    fn half(&mut self, job_rank: u32, func: Func, peer: u32, count: u64) {
+        let comm = self.comm_ref(0, job_rank);
+        self.send_event(Body::Op(Op {
+            comm,
+            seq: 0,
+            absolute: false,
+            collective: false,
+            empty: false,
+            signature: Signature { func, count, datatype: 1, redop: 0, root: 0 },
+            peer: Some(peer as i32),
+            stream: 0,
+            depth: 0,
+        }));
     }
 
     pub(crate) fn die(&mut self, job_rank: u32, exit: Exit) {
-        self.send(Body::ProcessGone { proc: proc(job_rank), exit });
+        self.send_event(Body::ProcessGone { proc: proc(job_rank), exit });
     }
 
     pub(crate) fn destroy(&mut self, job_rank: u32) {
         let ident = None;
-        self.send(Body::Destroy(CommRef { proc: proc(job_rank), tid: 1, ptr: self.comms[0].0 << 8, ident }));
+        self.send_event(Body::Destroy(CommRef { proc: proc(job_rank), tid: 1, ptr: self.comms[0].0 << 8, ident }));
     }
 
     /// The process is found in this state.
     pub(crate) fn stop(&mut self, job_rank: u32, state: char) {
         let activity =
             Activity { at: self.now, state, tid: 100 + job_rank, wchan: None, syscall: None, cpu_ticks: 0, threads: 1 };
-        self.send(Body::ProcessActivity { proc: proc(job_rank), activity: Box::new(activity) });
+        self.send_event(Body::ProcessActivity { proc: proc(job_rank), activity: Box::new(activity) });
     }
 
     /// A rank's transfers in a ring on channel 0: steps (of 24) ready, sent and done to the next rank; posted, got and
@@ -231,7 +341,7 @@ impl Scene {
         for (job_rank, flows) in self.flows.clone() {
             let ran = if self.starved.contains(&job_rank) { 0 } else { self.now };
             let progress = Progress { tid: 500 + job_rank, ran, waited: self.now, slices: self.now, state: 'R' };
-            self.send(Body::Flows(Box::new(FlowReport {
+            self.send_event(Body::Flows(Box::new(FlowReport {
                 proc: proc(job_rank),
                 ptr: self.comms[0].0 << 8,
                 at: self.now,

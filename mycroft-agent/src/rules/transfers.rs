@@ -45,7 +45,7 @@ impl Teller {
             .iter()
             .filter_map(|(rank, found)| Some((comm.members.get(rank)?, found)))
             .flat_map(|(m, found)| found.iter().map(move |(what, channels)| (m, *what, channels)))
-            .filter(|(m, what, _)| (self.is_mine)(*what) && !waits_elsewhere(view, comm, m))
+            .filter(|(m, what, _)| (self.is_mine)(*what) && !waits_elsewhere(view, m))
             .collect();
         let first = culprits.first()?;
         let since = comm.active().filter_map(|m| m.flows.as_ref()).map(|f| f.moved).max()?;
@@ -75,6 +75,7 @@ impl Teller {
             evidence: evidence(view, comm, &culprits),
             refuted_by: self.refuted_by.to_owned(),
             next_steps: brief.iter().take(2).flat_map(|(m, what)| (self.next_steps)(view, m, *what)).collect(),
+            chain: Vec::new(),
         })
     }
 }
@@ -86,15 +87,8 @@ fn explained(view: &View<'_>, comm: &Comm, findings: &Findings) -> bool {
 }
 
 /// A GPU that waits in another communicator does not get to this one's kernel.
-fn waits_elsewhere(view: &View<'_>, here: &Comm, member: &Member) -> bool {
-    view.state.memberships(member.proc).filter(|(c, m)| c.id != here.id && m.cuda_dev == member.cuda_dev).any(
-        |(c, m)| {
-            let flows = view.flows.get(&c.id).and_then(|f| f.get(&m.rank));
-            let waits = flows.is_some_and(|found| found.keys().all(|s| !s.is_cause()) && !found.is_empty());
-            let launched = view.stalled().any(|(stalled, f)| stalled.id == c.id && f.waiting.contains(&m.rank));
-            waits || launched
-        },
-    )
+fn waits_elsewhere(view: &View<'_>, member: &Member) -> bool {
+    view.graph.waits(member.into())
 }
 
 fn confidence(view: &View<'_>, comm: &Comm) -> Confidence {

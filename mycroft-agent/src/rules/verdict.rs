@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::model::{
-    CommId, Member, State,
+    CommId, Member, Origin, State,
     ids::{Nanos, bus_id_text},
 };
 
@@ -63,11 +63,34 @@ pub enum Source {
     Proc,
     /// A pidfd's exit information.
     PidFd,
+    /// A dump of PyTorch's Flight Recorder.
+    FlightRecorder,
+    /// NCCL's RAS subsystem.
+    Ras,
+    /// NCCL's Inspector plugin.
+    Inspector,
+    /// A log.
+    Log,
+    /// A simulation.
+    Simulation,
     /// Drawn from the other evidence.
     Derived,
 }
 
 impl Source {
+    /// Where a rank's calls are known from.
+    #[must_use]
+    pub fn of_calls(state: &State, member: &Member) -> Self {
+        match state.processes.get(&member.proc).map_or(Origin::Live, |p| p.origin) {
+            Origin::Live => Self::NcclProbe,
+            Origin::FlightRecorder => Self::FlightRecorder,
+            Origin::Ras => Self::Ras,
+            Origin::Inspector => Self::Inspector,
+            Origin::Log => Self::Log,
+            Origin::Synthetic => Self::Simulation,
+        }
+    }
+
     #[must_use]
     pub const fn label(self) -> &'static str {
         match self {
@@ -75,6 +98,11 @@ impl Source {
             Self::NcclMemory => "nccl memory",
             Self::Proc => "/proc",
             Self::PidFd => "pidfd",
+            Self::FlightRecorder => "flight recorder",
+            Self::Ras => "nccl ras",
+            Self::Inspector => "nccl inspector",
+            Self::Log => "log",
+            Self::Simulation => "simulation",
             Self::Derived => "derived",
         }
     }
@@ -91,9 +119,13 @@ pub struct Evidence {
 /// A rank of a communicator, with where it runs.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Subject {
+    /// Empty, and pid 0, if the rank's process is not known.
     pub host: String,
     pub pid: u32,
+    /// Its rank in the communicator.
     pub rank: u32,
+    /// Its rank in the whole job, where the launcher tells.
+    pub job_rank: Option<u32>,
     pub cuda_dev: i32,
     /// PCI address of its GPU.
     pub bus_id: String,
@@ -106,6 +138,7 @@ impl Subject {
             host: state.host_name(member.proc.host).to_owned(),
             pid: member.proc.pid,
             rank: member.rank,
+            job_rank: state.processes.get(&member.proc).and_then(|p| p.job_rank),
             cuda_dev: member.cuda_dev,
             bus_id: bus_id_text(member.bus_id),
         }
@@ -114,7 +147,14 @@ impl Subject {
 
 impl fmt::Display for Subject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "rank {} (host {}, pid {}, GPU {})", self.rank, self.host, self.pid, self.bus_id)
+        write!(f, "rank {} (", self.rank)?;
+        if let Some(rank) = self.job_rank.filter(|r| *r != self.rank) {
+            write!(f, "rank {rank} of the job, ")?;
+        }
+        if self.pid == 0 {
+            return f.write_str("its process is not known)");
+        }
+        write!(f, "host {}, pid {}, GPU {})", self.host, self.pid, self.bus_id)
     }
 }
 
@@ -139,6 +179,8 @@ pub struct Verdict {
     /// What would show that this verdict is wrong.
     pub refuted_by: String,
     pub next_steps: Vec<String>,
+    /// From a symptom to the first cause, a line a step; filled in by the engine.
+    pub chain: Vec<String>,
 }
 
 /// What makes two verdicts the same finding at two moments.
@@ -147,7 +189,7 @@ pub struct VerdictKey {
     pub rule: &'static str,
     pub comm: CommId,
     pub seq: Option<u64>,
-    pub culprits: Vec<(u32, u32)>,
+    pub culprits: Vec<(String, u32, u32)>,
 }
 
 impl Verdict {
@@ -157,7 +199,7 @@ impl Verdict {
             rule: self.rule,
             comm: self.comm,
             seq: self.seq,
-            culprits: self.culprits.iter().map(|c| (c.pid, c.rank)).collect(),
+            culprits: self.culprits.iter().map(|c| (c.host.clone(), c.pid, c.rank)).collect(),
         }
     }
 }

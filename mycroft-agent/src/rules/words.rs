@@ -42,6 +42,54 @@ pub fn ranks_noun(list: &[u32]) -> String {
     }
 }
 
+/// `rank 3 (pid 1234)`, with its rank in the job and its host where these say more.
+#[must_use]
+pub fn rank_and_pid(view: &View<'_>, member: &Member) -> String {
+    let process = view.state.processes.get(&member.proc);
+    let job = process.and_then(|p| p.job_rank).filter(|r| *r != member.rank);
+    let job = job.map_or_else(String::new, |r| format!("rank {r} of the job, "));
+    let host = if view.state.hosts.len() > 1 {
+        format!("host {}, ", view.state.host_name(member.proc.host))
+    } else {
+        String::new()
+    };
+    format!("rank {} ({job}{host}pid {})", member.rank, member.proc.pid)
+}
+
+/// `4.0 MiB`.
+#[must_use]
+pub fn bytes(n: u64) -> String {
+    match n {
+        0..1024 => format!("{n} B"),
+        1024..1_048_576 => format!("{:.1} KiB", n as f64 / 1024.0),
+        1_048_576..1_073_741_824 => format!("{:.1} MiB", n as f64 / 1_048_576.0),
+        _ => format!("{:.1} GiB", n as f64 / 1_073_741_824.0),
+    }
+}
+
+/// An `ncclResult_t` in NCCL's own words.
+#[must_use]
+pub fn nccl_result(code: i32) -> String {
+    let name = match code {
+        0 => "no error",
+        1 => "an unhandled CUDA error",
+        2 => "an unhandled system error",
+        3 => "an internal error",
+        4 => "an invalid argument",
+        5 => "invalid usage",
+        6 => "a remote error",
+        7 => "an operation in progress",
+        _ => "an error that this release does not know",
+    };
+    format!("{name} (ncclResult_t {code})")
+}
+
+/// `30 ms`, or `2.1 s` from a second on.
+#[must_use]
+pub fn milliseconds(span: Nanos) -> String {
+    if span >= SECOND { seconds(span) } else { format!("{:.0} ms", span as f64 / 1e6) }
+}
+
 /// `2.1 s`.
 #[must_use]
 pub fn seconds(span: Nanos) -> String {
@@ -52,6 +100,14 @@ pub fn seconds(span: Nanos) -> String {
 #[must_use]
 pub fn op_number(signature: &Signature, seq: u64) -> String {
     format!("{} #{seq}", signature.func.name())
+}
+
+/// `AllReduce #57`, as the ranks that launched it called it.
+#[must_use]
+pub fn expected(comm: &Comm, seq: u64) -> String {
+    let called = comm.window.get(seq).and_then(|s| s.majority()).map(|v| v.signature.func);
+    let in_work = || comm.active().filter(|m| m.launched.is_some_and(|l| l.seq == seq)).find_map(Member::in_work);
+    called.or_else(in_work).map_or_else(|| format!("collective #{seq}"), |f| format!("{} #{seq}", f.name()))
 }
 
 /// `AllReduce #57`, or `collective #57` where the call was not seen.
@@ -157,7 +213,7 @@ fn last_launch_text(state: &State, member: &Member, newest: Option<Mark>) -> (St
         ),
         None => format!("rank {} has launched nothing since Mycroft attached", member.rank),
     };
-    (text, Source::NcclProbe)
+    (text, Source::of_calls(state, member))
 }
 
 /// Evidence of what the process of a rank is doing, if it was looked at.

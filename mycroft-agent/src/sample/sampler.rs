@@ -166,12 +166,13 @@ impl Sampler {
         self.stats.ops += list.listed.len() as u64;
         let mut done = Vec::new();
         let mut open = list.listed;
+        let mut odd = Odd::new();
         for attempt in 0..TRIES {
             if open.is_empty() {
                 break;
             }
             self.stats.torn += if attempt > 0 { open.len() as u64 } else { 0 };
-            open = self.read_counters(memory, proxy, open, &mut done, attempt + 1 == TRIES)?;
+            open = self.read_counters(memory, proxy, open, &mut done, &mut odd)?;
         }
         self.stats.given_up += open.len() as u64;
         Ok((done, list.visited))
@@ -184,7 +185,7 @@ impl Sampler {
         proxy: &ProxyLayout,
         ops: Vec<Listed>,
         done: &mut Vec<OnConnection>,
-        last: bool,
+        odd: &mut Odd,
     ) -> Result<Vec<Listed>, ReadError> {
         let subs = read_subs(memory, proxy, &ops)?;
         self.learn(memory, proxy, &subs)?;
@@ -202,9 +203,12 @@ impl Sampler {
             let parsed = subs.iter().zip(gpu).map(|(sub, gpu)| sub.op(&op, gpu)).collect::<Option<Vec<_>>>();
             match parsed {
                 Some(parsed) => done.extend(subs.iter().map(|s| s.connection).zip(parsed)),
-                // A counter was read before and another after a step.
-                None if !last => again.push(op),
-                None => self.stats.broken += 1,
+                // The same again: it is not that one counter was read before and another after a step.
+                None if odd.get(&op.head.address) == Some(&subs) => self.stats.broken += 1,
+                None => {
+                    odd.insert(op.head.address, subs);
+                    again.push(op);
+                }
             }
         }
         Ok(again)
@@ -371,7 +375,7 @@ struct Gpu {
 }
 
 /// One connection's counters as they are in memory.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct Sub {
     connection: u64,
     channel: i32,
@@ -394,6 +398,9 @@ struct SubOp {
     behind: u32,
     op: FlowOp,
 }
+
+/// Counters that contradicted each other, by the address of their operation.
+type Odd = BTreeMap<u64, Vec<Sub>>;
 
 /// The part of an operation on one connection, with the address of that.
 type OnConnection = (u64, SubOp);

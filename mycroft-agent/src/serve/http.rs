@@ -35,6 +35,9 @@ pub struct ApiState {
     pub communicators: Vec<CommRecord>,
     pub processes: Vec<ProcessRecord>,
     pub events_lost: u64,
+    /// Who waits for whom, as DOT; empty while nothing is found.
+    #[serde(default)]
+    pub waits_dot: String,
 }
 
 #[derive(Debug)]
