@@ -6,12 +6,15 @@
 //! is done when it has sent), a rank may still stand in an earlier operation, of whatever communicator; then that
 //! one's wait says more, and this one's is left out.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use mycroft_common::nccl::Func;
 
-use super::wait::RankKey;
-use crate::model::{Comm, CommId, Member, State, ids::Nanos};
+use super::{Frontier, RankKey, wait::SETTLED};
+use crate::model::{Comm, CommId, Launch, Member, State, ids::Nanos};
+
+/// Causes in one communicator from which waits are followed back: a hang of a hundred thousand ranks must not take long.
+const SCANS: usize = 64;
 
 /// Where the ranks of a communicator stand that are behind its foremost.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -97,4 +100,82 @@ pub fn in_flight(member: &Member) -> bool {
         _ => false,
     };
     newer(member.launched.map(|m| m.seq), member.done) || newer(member.last_other.map(|m| m.seq), member.done_other)
+}
+
+/// Ranks that are late because their own GPUs are held up: those that are behind themselves, and those with something
+/// open whose wait leads to one that is behind, or that has nothing open and does not come.
+///
+/// A host that waits for its GPU calls nothing more, and so looks like one that is stuck by itself.
+#[must_use]
+pub fn held_up(
+    state: &State,
+    lags: &BTreeMap<CommId, Lag>,
+    frontiers: &BTreeMap<CommId, Frontier>,
+) -> BTreeSet<RankKey> {
+    let mut held: BTreeSet<RankKey> = lags.values().flat_map(|l| l.behind.iter().map(|b| b.key)).collect();
+    let late = late_ranks(state, frontiers);
+    let is_open = |key: &RankKey| state.memberships(key.proc).any(|(_, m)| m.cuda_dev == key.cuda_dev && in_flight(m));
+    let (waiting, idle): (Vec<RankKey>, Vec<RankKey>) = late.into_iter().partition(is_open);
+    if waiting.is_empty() {
+        return held;
+    }
+    // From the causes back to all that wait for them.
+    let mut queue: VecDeque<RankKey> = held.iter().copied().chain(idle).collect();
+    let mut scans: BTreeMap<CommId, usize> = BTreeMap::new();
+    while let Some(cause) = queue.pop_front() {
+        for (comm, member) in state.memberships(cause.proc).filter(|(_, m)| m.cuda_dev == cause.cuda_dev) {
+            let scanned = scans.entry(comm.id).or_default();
+            *scanned += 1;
+            if *scanned > SCANS {
+                continue;
+            }
+            for other in comm.active().filter(|m| m.rank != member.rank && in_flight(m)) {
+                if !held.contains(&other.into()) && waits_for(state, comm, other, member) {
+                    held.insert(other.into());
+                    queue.push_back(other.into());
+                }
+            }
+        }
+    }
+    held
+}
+
+/// Ranks that have kept others waiting for longer than is ordinary.
+fn late_ranks(state: &State, frontiers: &BTreeMap<CommId, Frontier>) -> BTreeSet<RankKey> {
+    let settled = frontiers.values().filter(|f| f.age(state.now) >= SETTLED);
+    let missing = settled.flat_map(|f| f.missing.iter().map(|m| (f.comm, m.rank)));
+    missing.filter_map(|(id, rank)| Some(state.comms.get(&id)?.members.get(&rank)?.into())).collect()
+}
+
+/// Whether a rank's open operation here may wait for another: it did not launch it, or launched something before it that
+/// is open too, or is the other end of a message.
+fn waits_for(state: &State, comm: &Comm, member: &Member, other: &Member) -> bool {
+    if let (Some(done), Some(launched)) = (member.done, member.launched)
+        && launched.seq > done
+    {
+        let seq = done + 1;
+        let late = other.absolute && other.launched.is_some_and(|l| l.seq < seq);
+        if late || in_something_earlier(state, comm, other, seq) {
+            return true;
+        }
+    }
+    open_messages(state, member.into()).any(|l| l.comm == comm.id && l.peer == Some(other.rank))
+}
+
+/// Whether the rank launched something in another communicator before this, as far as is remembered, that is open.
+fn in_something_earlier(state: &State, comm: &Comm, member: &Member, seq: u64) -> bool {
+    let Some(program) = state.programs.get(&(member.proc, member.cuda_dev)) else { return false };
+    let end = program.place(comm.id, seq).unwrap_or(usize::MAX);
+    program.iter().take(end).any(|l| l.comm != comm.id && is_open(state, l))
+}
+
+fn open_messages(state: &State, key: RankKey) -> impl Iterator<Item = &Launch> {
+    let program = state.programs.get(&(key.proc, key.cuda_dev));
+    program.into_iter().flat_map(|p| p.iter()).filter(|l| !l.collective && is_open(state, l))
+}
+
+fn is_open(state: &State, launch: &Launch) -> bool {
+    let member = state.comms.get(&launch.comm).and_then(|c| c.members.get(&launch.rank));
+    let done = member.and_then(|m| if launch.collective { m.done } else { m.done_other });
+    done.is_some_and(|done| launch.seq > done)
 }

@@ -73,6 +73,8 @@ pub struct Member {
     pub last_other: Option<Mark>,
     /// Collectives and other operations launched since it was first seen.
     pub launches: u64,
+    /// How far it is behind the rank that is furthest ahead, as it was at its own launches.
+    pub lead: Option<Lead>,
     /// All its calls since its creation were seen, so that its sends and receives can be counted against its peers'.
     pub from_start: bool,
     /// Of its kernels, where they are probed and it was asked for.
@@ -102,6 +104,27 @@ pub struct Mark {
     /// Peer of a send or receive.
     pub peer: Option<i32>,
     pub stream: u64,
+}
+
+/// Lag of a rank behind the one furthest ahead, watched at its launches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lead {
+    /// Since when it has grown and never shrunk.
+    pub since: Nanos,
+    /// Times that it has grown since.
+    pub grown: u64,
+    /// Collectives that it is behind.
+    pub now: u64,
+}
+
+impl Lead {
+    fn next(before: Option<Self>, lag: u64, at: Nanos) -> Self {
+        match before {
+            Some(l) if lag > l.now => Self { grown: l.grown + 1, now: lag, ..l },
+            Some(l) if lag == l.now => l,
+            _ => Self { since: at, grown: 0, now: lag },
+        }
+    }
 }
 
 /// How far a rank's creation of the communicator has come.
@@ -225,6 +248,10 @@ impl Comm {
         self.last_launch = self.last_launch.max(mark.ts);
         if absolute != Some(true) {
             return;
+        }
+        let lag = self.span().map_or(0, |(_, most)| most.saturating_sub(mark.seq));
+        if let Some(member) = self.members.get_mut(&rank) {
+            member.lead = Some(Lead::next(member.lead, lag, mark.ts));
         }
         if let Some(signature) = mark.signature {
             self.window.arrive(mark.seq, signature, Arrival { ts: mark.ts, rank, own });

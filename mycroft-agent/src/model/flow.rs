@@ -134,6 +134,35 @@ impl Standing {
 pub struct Tracked {
     pub flow: Flow,
     pub moved: Nanos,
+    pub load: Load,
+}
+
+/// In how many of the newest looks at a transfer in work its network had data that it had not delivered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Load {
+    pub looks: u32,
+    pub held: u32,
+}
+
+impl Load {
+    /// Looks after which the older half is forgotten.
+    const MEMORY: u32 = 256;
+
+    fn note(&mut self, flow: &Flow) {
+        let Some(op) = flow.op.as_ref().filter(|op| op.begun && op.done < op.steps) else { return };
+        self.looks += 1;
+        self.held += u32::from(matches!(Phase::of(flow.way, op), Phase::InFlight | Phase::NotSent));
+        if self.looks >= Self::MEMORY {
+            self.looks /= 2;
+            self.held /= 2;
+        }
+    }
+
+    /// Share of the looks in percent.
+    #[must_use]
+    pub fn share(self) -> u32 {
+        100 * self.held / self.looks.max(1)
+    }
 }
 
 impl Tracked {
@@ -167,7 +196,11 @@ impl Flows {
         Self {
             at: report.at,
             moved: report.at,
-            flows: report.flows.iter().map(|flow| Tracked { flow: flow.clone(), moved: report.at }).collect(),
+            flows: report
+                .flows
+                .iter()
+                .map(|flow| Tracked { flow: flow.clone(), moved: report.at, load: Load::default() })
+                .collect(),
             untaken_since: report.untaken.then_some(report.at),
             net: report.net.clone(),
             progress: report.progress,
@@ -184,8 +217,14 @@ impl Flows {
             .flows
             .iter()
             .map(|flow| {
-                let known = before.iter().find(|k| same(&k.flow, flow)).filter(|k| k.flow == *flow);
-                Tracked { flow: flow.clone(), moved: known.map_or(report.at, |k| k.moved) }
+                let known = before.iter().find(|k| same(&k.flow, flow));
+                let mut load = known.map_or_else(Load::default, |k| k.load);
+                let unchanged = known.filter(|k| k.flow == *flow);
+                // A look that finds all as it was shows a stand-still, which is not slowness.
+                if unchanged.is_none() {
+                    load.note(flow);
+                }
+                Tracked { flow: flow.clone(), moved: unchanged.map_or(report.at, |k| k.moved), load }
             })
             .collect();
         self.at = report.at;

@@ -418,6 +418,7 @@ impl State {
             pending: Vec::new(),
             last_other: None,
             launches: 0,
+            lead: None,
             from_start: false,
             kernels: None,
             done: None,

@@ -84,7 +84,7 @@ fn judge(view: &View<'_>, comm: &Comm, lag: &Lag, behind: &[Behind]) -> Verdict 
             "{who} {}{} not ended {op} of {}, while {} ended all up to #{}",
             if behind.iter().all(|b| b.launched) { "launched and " } else { "" },
             if members.len() == 1 { "has" } else { "have" },
-            comm_name(comm),
+            words::comm(comm),
             ranks(view, &ahead),
             lag.foremost,
         ),
@@ -112,11 +112,6 @@ fn ranks(view: &View<'_>, members: &[&Member]) -> String {
         Some(list) => words::ranks_noun(&list),
         None => words::ranks_noun(&members.iter().map(|m| m.rank).collect::<Vec<_>>()),
     }
-}
-
-fn comm_name(comm: &Comm) -> String {
-    let name = comm.members.values().find_map(|m| m.name.as_deref());
-    name.map_or_else(|| words::comm(comm), |n| format!("group {n} ({} ranks)", comm.id.nranks))
 }
 
 fn confidence(comm: &Comm, lag: &Lag, behind: &[Behind], seq: u64) -> Confidence {
@@ -171,7 +166,7 @@ fn elsewhere(view: &View<'_>, here: &Comm, member: &Member) -> Option<String> {
     let mut places = view.lags.values().filter(|l| l.comm != here.id).filter_map(|lag| {
         let b = lag.behind.iter().find(|b| b.key == key)?;
         let comm = view.state.comms.get(&lag.comm)?;
-        Some(format!("at #{} of {}, where others ended all up to #{}", b.seq, comm_name(comm), lag.foremost))
+        Some(format!("at #{} of {}, where others ended all up to #{}", b.seq, words::comm(comm), lag.foremost))
     });
     let first = places.next()?;
     let more = places.count();

@@ -30,9 +30,8 @@ fn read(paths: &[PathBuf]) -> (import::Import, State, Vec<Verdict>) {
 }
 
 /// Ranks of the job that the verdicts name.
-fn culprits(state: &State, verdicts: &[Verdict]) -> BTreeSet<u32> {
-    let of_pid = |pid: u32| state.processes.values().find(|p| p.id.pid == pid).and_then(|p| p.job_rank);
-    verdicts.iter().flat_map(|v| v.culprits.iter().filter_map(|c| of_pid(c.pid))).collect()
+fn culprits(verdicts: &[Verdict]) -> BTreeSet<u32> {
+    verdicts.iter().flat_map(|v| v.culprits.iter().filter_map(|c| c.job_rank)).collect()
 }
 
 fn dumps(case: &str) -> Vec<(String, Value)> {
@@ -54,8 +53,8 @@ fn folder(files: &[(String, Value)]) -> tempfile::TempDir {
 }
 
 fn judged(dir: &Path) -> (BTreeSet<u32>, Vec<Verdict>) {
-    let (_, state, verdicts) = read(&[dir.to_owned()]);
-    (culprits(&state, &verdicts), verdicts)
+    let (_, _, verdicts) = read(&[dir.to_owned()]);
+    (culprits(&verdicts), verdicts)
 }
 
 #[test]
@@ -64,7 +63,7 @@ fn the_ranks_at_fault_in_real_dumps() {
         let (import, state, verdicts) = read(&[real(case)]);
         assert_eq!(import.used, [(Kind::FlightRecorder, 16)]);
         assert_eq!((import.problems.len(), import.other), (0, 1), "the log of the truth is no input");
-        assert_eq!(culprits(&state, &verdicts), truth(case), "{case}: {verdicts:#?}");
+        assert_eq!(culprits(&verdicts), truth(case), "{case}: {verdicts:#?}");
         assert_eq!(answer(&import, &state, &judge(&import).1).code, FINDING);
     }
 }
@@ -101,11 +100,11 @@ fn dumps_that_are_missing_or_broken_are_told_and_lower_the_confidence() {
     files.retain(|(name, _)| name != "_dump_15");
     let dir = folder(&files);
     fs::write(dir.path().join("_dump_3"), b"\x80\x02cos\nsystem\n.").unwrap();
-    let (import, state, verdicts) = read(&[dir.path().to_owned()]);
+    let (import, _, verdicts) = read(&[dir.path().to_owned()]);
     assert_eq!(import.problems.len(), 1);
     assert!(import.problems[0].path.ends_with("_dump_3") && import.problems[0].what.starts_with("byte 2: "));
     assert_eq!(import.absent, BTreeSet::from([3, 15]));
-    assert_eq!(culprits(&state, &verdicts), truth("gpu_error_1st"));
+    assert_eq!(culprits(&verdicts), truth("gpu_error_1st"));
     let v = verdicts.iter().find(|v| v.rule == "MYC016").unwrap();
     assert_eq!(v.confidence.level, crate::rules::Level::Medium, "{:?}", v.confidence);
 }
@@ -239,10 +238,10 @@ fn logs(texts: &[String]) -> (import::Import, State, Vec<Verdict>) {
 fn watchdog_lines_of_all_ranks_show_who_did_not_come() {
     let text = |r| watchdog(r, (r != 1).then_some(21937), if r == 1 { 21936 } else { 21937 }, 21936);
     for texts in [(0..4).map(text).collect::<Vec<_>>(), vec![(0..4).map(text).collect::<String>()]] {
-        let (import, state, verdicts) = logs(&texts);
+        let (import, _, verdicts) = logs(&texts);
         assert_eq!(import.used, [(Kind::Log, texts.len())]);
         assert_eq!((verdicts.len(), verdicts[0].rule, verdicts[0].seq), (1, "MYC001", Some(21937)), "{verdicts:#?}");
-        assert_eq!(culprits(&state, &verdicts), BTreeSet::from([1]));
+        assert_eq!(culprits(&verdicts), BTreeSet::from([1]));
     }
 }
 

@@ -16,8 +16,11 @@ use crate::event::{
     ids::MILLISECOND,
 };
 
-/// A dump names no host.
-const HOST: HostId = HostId(0);
+/// A dump names neither host nor pid. Each rank gets a host of its own, beyond those that other files name, and pid 0,
+/// which stands for a process that is not known.
+const HOSTS: u32 = 1 << 24;
+/// Dumps tell times by their hosts' clocks, which are set over the network and not compared with each other.
+const CLOCK_ERROR: Nanos = 50 * MILLISECOND;
 
 /// One number of a rank's sequence in a group. Calls made between `startCoalescing` and its end share one.
 #[derive(Debug)]
@@ -32,14 +35,15 @@ struct Call<'a> {
 pub(super) fn events(job: &Job) -> Vec<Event> {
     let oldest = job.dumps.values().flat_map(|d| d.entries.iter().map(|e| e.created)).min().unwrap_or(0);
     let base = oldest.saturating_sub(MILLISECOND);
-    let mut events = vec![Event { ts: base, body: Body::Host { host: HOST, name: "host not in the dump".to_owned() } }];
+    let mut events = Vec::new();
     for (rank, dump) in &job.dumps {
         let process = Process {
             name: format!("rank {rank}"),
             nccl: dump.nccl.clone(),
             job_rank: Some(*rank),
-            ..Process::unknown(ProcId { host: HOST, pid: *rank }, Origin::FlightRecorder)
+            ..Process::unknown(proc(*rank), Origin::FlightRecorder)
         };
+        events.push(Event { ts: base, body: Body::Clock { host: process.id.host, error: CLOCK_ERROR } });
         events.push(Event { ts: base, body: Body::ProcessSeen(Box::new(process)) });
         let entries = by_group(dump);
         for (key, group, local) in job.groups_of(*rank) {
@@ -51,6 +55,10 @@ pub(super) fn events(job: &Job) -> Vec<Event> {
     }
     events.sort_by_key(|e| e.ts);
     events
+}
+
+fn proc(rank: u32) -> ProcId {
+    ProcId { host: HostId(HOSTS.saturating_add(rank)), pid: 0 }
 }
 
 fn by_group(dump: &Dump) -> BTreeMap<&str, Vec<&Entry>> {
@@ -67,7 +75,7 @@ fn comm(rank: u32, key: &GroupKey, local: u32) -> CommRef {
     (&key.name, &key.ranks).hash(&mut hasher);
     let hash = hasher.finish();
     let ident = Ident { hash, rank: local, nranks: key.ranks.len() as u32, cuda_dev: 0, nvml_dev: 0, bus_id: 0 };
-    CommRef { proc: ProcId { host: HOST, pid: rank }, tid: rank, ptr: hash, ident: Some(ident) }
+    CommRef { proc: proc(rank), tid: 0, ptr: hash, ident: Some(ident) }
 }
 
 /// A rank in a group.

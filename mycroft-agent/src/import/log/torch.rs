@@ -149,9 +149,9 @@ impl Group {
         for (rank, known) in &self.ranks {
             // Without the launcher's prefix a rank of the default group is one of the job.
             let job_rank = known.job_rank.or_else(|| is_default(name).then_some(*rank));
-            let pid = job_rank.unwrap_or(*rank);
-            let host = if job_rank.is_some() { "host not in the log" } else { name };
-            let Some(proc) = roster.process(since, host, pid, Origin::Log, job_rank) else { continue };
+            // Neither host nor pid is in these lines: a host for each rank, and pid 0 for a process that is not known.
+            let host = job_rank.map_or_else(|| format!("of rank {rank} in {name}"), |r| format!("of rank {r}"));
+            let Some(proc) = roster.process(since, &host, 0, Origin::Log, job_rank) else { continue };
             known.tell(self.handle(name, *rank, proc), name, (since, ts), roster);
         }
     }

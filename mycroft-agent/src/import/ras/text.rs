@@ -140,8 +140,8 @@ impl Section {
 }
 
 fn unnamed_rank(rank: u32) -> Rank {
-    // Numbered by rank, so that they are told apart.
-    Rank { rank, host: NOT_NAMED.to_owned(), pid: rank, cuda_dev: -1, nvml_dev: -1, ..Rank::default() }
+    // A host for each, so that they are told apart, and pid 0 for a process that is not known.
+    Rank { rank, host: format!("{NOT_NAMED}, of rank {rank}"), cuda_dev: -1, nvml_dev: -1, ..Rank::default() }
 }
 
 /// `… launched up to operation 64`, or `… not launched any operations`.
