@@ -130,12 +130,15 @@ pub fn newest(member: &Member) -> Option<String> {
 /// `AllReduce, 100000 float32, sum`.
 #[must_use]
 pub fn signature(s: &Signature) -> String {
-    let mut text = format!("{}, {} {}", s.func.name(), s.count, nccl::datatype_name(s.datatype));
-    if s.func.reduces() {
+    let mut text = s.func.name().to_owned();
+    if s.count > 0 {
+        text += &format!(", {} {}", s.count, nccl::datatype_name(s.datatype));
+    }
+    if s.func.reduces() && s.redop != Signature::UNTOLD {
         text.push_str(", ");
         text.push_str(if s.redop < 0 { "custom" } else { nccl::redop_name(s.redop) });
     }
-    if s.func.has_root() {
+    if s.func.has_root() && s.root != Signature::UNTOLD {
         text += &format!(", root {}", s.root);
     }
     text

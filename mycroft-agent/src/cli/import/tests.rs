@@ -185,6 +185,65 @@ fn calls_within_a_coalesced_group_are_not_open() {
     assert_eq!(answer(&import, &state, &judge(&import).1).code, HEALTHY);
 }
 
+/// Groups 1 of ranks 0, 1 and 2 of ranks 2, 3 besides the default one.
+fn dump_with_pair(rank: u32, entries: Vec<Value>) -> (String, Value) {
+    let (name, mut value) = dump(rank, entries);
+    let (pair, ranks) = if rank < 2 { ("1", "[0, 1]") } else { ("2", "[2, 3]") };
+    value["pg_config"][pair] = json!({"name": pair, "desc": "TP", "ranks": ranks});
+    (name, value)
+}
+
+fn in_pair(rank: u32, seq: u64, state: &str, after: u64) -> Value {
+    let mut e = entry(seq, "nccl:all_reduce", state, 8);
+    e["process_group"] = json!([if rank < 2 { "1" } else { "2" }, "TP"]);
+    e["pg_id"] = json!(1);
+    e["time_created_ns"] = json!(1_000_000_000_000u64 + after * 1_000_000);
+    e
+}
+
+/// Rank 3's GPU stands in its pair; rank 2 is past that. So the default group's #21 does not end, and rank 0, which waits
+/// for it before it calls its pair again, comes late there for no reason of its own.
+#[test]
+fn a_host_that_waits_for_its_gpu_is_not_to_blame() {
+    let files: Vec<_> = (0..4)
+        .map(|r| {
+            let mut entries = history(20, 21);
+            entries.extend((1..=5).map(|s| in_pair(r, s, if r == 3 && s > 3 { "scheduled" } else { "completed" }, s)));
+            if r == 1 {
+                entries.push(in_pair(r, 6, "scheduled", 30));
+            }
+            dump_with_pair(r, entries)
+        })
+        .collect();
+    let (found, verdicts) = judged(folder(&files).path());
+    assert_eq!(found, BTreeSet::from([3]), "{verdicts:#?}");
+    assert_eq!((verdicts.len(), verdicts[0].rule, verdicts[0].seq), (1, "MYC016", Some(4)));
+}
+
+/// As the first versions wrote: one number for all calls, a group's number instead of its name, ranks as a list.
+#[test]
+fn dumps_of_early_versions() {
+    let files: Vec<_> = (0..4)
+        .map(|r| {
+            let (name, mut value) = dump(r, history(20, if r == 2 { 20 } else { 21 }));
+            value["version"] = json!("2.1");
+            value["pg_config"]["0"]["ranks"] = json!([0, 1, 2, 3]);
+            for e in value["entries"].as_array_mut().unwrap() {
+                let e = e.as_object_mut().unwrap();
+                let seq = e.remove("collective_seq_id").unwrap();
+                e.insert("seq_id".to_owned(), seq);
+                for key in ["process_group", "p2p_seq_id", "op_id", "is_p2p", "timeout_ms"] {
+                    e.remove(key);
+                }
+            }
+            (name, value)
+        })
+        .collect();
+    let (found, verdicts) = judged(folder(&files).path());
+    assert_eq!(found, BTreeSet::from([2]));
+    assert_eq!((verdicts.len(), verdicts[0].rule, verdicts[0].seq), (1, "MYC001", Some(21)));
+}
+
 /// What RAS says of a rank that hangs before its call, and of a job that hangs after it.
 #[test]
 fn a_ras_report_shows_who_launched_less() {

@@ -133,8 +133,8 @@ impl Member {
             func: e.func,
             count: if call.single { e.count } else { 0 },
             datatype: if call.single { e.datatype } else { -1 },
-            redop: 0,
-            root: 0,
+            redop: Signature::UNTOLD,
+            root: Signature::UNTOLD,
         };
         let body = Body::Op(Op {
             comm: self.comm,

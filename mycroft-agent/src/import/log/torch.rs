@@ -179,7 +179,13 @@ impl Rank {
             roster.tell(since, Body::Done(Done { proc: comm.proc, ptr: comm.ptr, collective: true, seq }));
         }
         for (seq, (func, count, ran)) in &self.caught {
-            let signature = Signature { func: *func, count: *count, datatype: -1, redop: 0, root: 0 };
+            let signature = Signature {
+                func: *func,
+                count: *count,
+                datatype: -1,
+                redop: Signature::UNTOLD,
+                root: Signature::UNTOLD,
+            };
             let op = Op {
                 comm,
                 seq: *seq,
