@@ -8,6 +8,7 @@ pub mod cli;
 pub mod discover;
 pub mod event;
 pub mod graph;
+pub mod import;
 pub mod ingest;
 pub mod model;
 pub mod probe;

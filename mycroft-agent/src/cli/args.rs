@@ -38,6 +38,8 @@ pub enum Command {
     Explain(Explain),
     /// Show how far each transfer of each communicator is, and who waits for whom
     Flows(Flows),
+    /// Read files of a job (Flight Recorder dumps, RAS output, Inspector records, logs) and give the same kind of answer
+    Import(Import),
     /// Run as the node's daemon, with metrics for Prometheus
     Agent(Agent),
     /// List the rules, or print the page of one
@@ -155,6 +157,16 @@ pub struct Flows {
     /// Only communicators whose hash begins like this, such as 0x2f3c
     #[arg(long, value_name = "HASH")]
     pub comm: Option<String>,
+    /// One JSON record a line
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, ClapArgs)]
+pub struct Import {
+    /// Files, or folders of files: those of all ranks of one job
+    #[arg(required = true, value_name = "PATH")]
+    pub paths: Vec<PathBuf>,
     /// One JSON record a line
     #[arg(long)]
     pub json: bool,

@@ -31,12 +31,12 @@ const AGENT_TIMEOUT: Duration = Duration::from_secs(2);
 
 pub(super) struct Answer {
     pub(super) code: u8,
-    outcome: &'static str,
-    reason: String,
+    pub(super) outcome: &'static str,
+    pub(super) reason: String,
     pub(super) verdicts: Vec<VerdictRecord>,
     /// The verdicts as text.
     pub(super) text: String,
-    events_lost: u64,
+    pub(super) events_lost: u64,
     /// Who waits for whom, as DOT; empty if nobody does.
     pub(super) dot: String,
 }

@@ -6,6 +6,7 @@ mod check;
 mod diagnose;
 mod explain;
 mod flows;
+mod import;
 mod outcome;
 mod rules;
 mod trace;
@@ -35,6 +36,7 @@ pub fn run(args: Args) -> ExitCode {
         Command::Diagnose(a) => trace::block_on(diagnose::run(a)),
         Command::Explain(a) => trace::block_on(explain::run(a)),
         Command::Flows(a) => trace::block_on(flows::run(a)),
+        Command::Import(a) => import::run(&a),
         Command::Agent(a) => trace::block_on(agent::run(a)),
         Command::Rules(a) => Ok(rules::run(&a)),
     };

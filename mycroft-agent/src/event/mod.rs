@@ -136,6 +136,9 @@ pub struct Signature {
 }
 
 impl Signature {
+    /// In place of a reduction or root that the source does not tell; equal on all ranks, so nothing is compared.
+    pub const UNTOLD: i32 = -2;
+
     /// Bytes that one rank hands over; 0 for a datatype that is not known.
     #[must_use]
     pub const fn bytes(&self) -> u64 {

@@ -7,6 +7,7 @@ pub mod flow;
 pub mod frontier;
 pub mod late;
 pub mod message;
+pub mod progress;
 pub mod unseen;
 pub mod wait;
 

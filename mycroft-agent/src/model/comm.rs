@@ -287,8 +287,10 @@ impl Comm {
             }
         }
         self.learned = done;
-        // The newest finished slot stays: its signatures are evidence for "ranks agree up to here".
-        while self.window.pop_below(done.saturating_sub(keep)).is_some() {}
+        // What has not ended on every GPU may have to be told. The newest finished slot stays too: its signatures are
+        // evidence for "ranks agree up to here".
+        let ended = self.comparable().filter_map(|m| m.done).min().unwrap_or(u64::MAX);
+        while self.window.pop_below(done.min(ended).saturating_sub(keep)).is_some() {}
     }
 }
 

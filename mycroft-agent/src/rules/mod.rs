@@ -18,6 +18,7 @@ pub mod myc012_communicator_error;
 pub mod myc013_slow_rank;
 pub mod myc014_slow_link;
 pub mod myc015_slow_host;
+pub mod myc016_progress_behind;
 pub mod myc017_job_slow;
 pub mod myc018_operations_drift;
 pub mod myc019_left_early;

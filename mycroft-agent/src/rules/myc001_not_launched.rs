@@ -49,8 +49,8 @@ fn judge(view: &View<'_>, comm: &Comm, frontier: &Frontier) -> Option<Verdict> {
     if missing.clone().any(|(_, m)| !view.alive(m) || is_stopped(view, m)) {
         return None;
     }
-    let roots: Vec<_> =
-        missing.filter(|(_, m)| view.graph.is_root((*m).into()) && !in_earlier_operation(view, m)).collect();
+    let held_up = |m: &Member| in_earlier_operation(view, m) || view.held_up.contains(&m.into());
+    let roots: Vec<_> = missing.filter(|(_, m)| view.graph.is_root((*m).into()) && !held_up(m)).collect();
     let since = roots.iter().map(|(f, _)| f.since).min()?;
     let culprits: Vec<&Member> = roots.iter().map(|(_, m)| *m).collect();
     let waited = view.now().saturating_sub(since);
@@ -99,7 +99,15 @@ pub(super) fn is_stopped(view: &View<'_>, member: &Member) -> bool {
 pub(super) fn who(view: &View<'_>, members: &[&Member]) -> String {
     match members {
         [one] => Subject::of(view.state, one).to_string(),
-        many => words::ranks_noun(&many.iter().map(|m| m.rank).collect::<Vec<_>>()),
+        many => {
+            let ranks = words::ranks_noun(&many.iter().map(|m| m.rank).collect::<Vec<_>>());
+            let in_job = many.iter().map(|m| view.process(m)?.job_rank).collect::<Option<Vec<u32>>>();
+            let differ = |job: &Vec<u32>| job.iter().zip(many).any(|(job, m)| *job != m.rank);
+            match in_job.filter(differ) {
+                Some(job) => format!("{ranks} ({} of the job)", words::ranks_noun(&job)),
+                None => ranks,
+            }
+        }
     }
 }
 
@@ -138,7 +146,7 @@ pub(super) fn confidence(view: &View<'_>, comm: &Comm) -> Confidence {
 }
 
 fn evidence(view: &View<'_>, comm: &Comm, frontier: &Frontier, culprits: &[&Member]) -> Vec<Evidence> {
-    let mut list = vec![waiting(comm, frontier)];
+    let mut list = vec![waiting(view, comm, frontier)];
     for m in culprits {
         list.push(words::last_launch(view.state, m));
         list.extend(words::doing(view.state, m));
@@ -149,13 +157,15 @@ fn evidence(view: &View<'_>, comm: &Comm, frontier: &Frontier, culprits: &[&Memb
     list
 }
 
-pub(super) fn waiting(comm: &Comm, frontier: &Frontier) -> Evidence {
+pub(super) fn waiting(view: &View<'_>, comm: &Comm, frontier: &Frontier) -> Evidence {
+    let told = frontier.waiting.first().and_then(|r| comm.members.get(r));
+    let source = told.map_or(Source::NcclProbe, |m| Source::of_calls(view.state, m));
     let Some(at) = frontier.first_launch else {
-        return counted(comm, frontier);
+        return counted(comm, frontier, source);
     };
     Evidence {
         at,
-        source: Source::NcclProbe,
+        source,
         text: format!(
             "{} launched {}",
             words::ranks_noun(&frontier.waiting),
@@ -168,11 +178,11 @@ pub(super) fn waiting(comm: &Comm, frontier: &Frontier) -> Evidence {
 }
 
 /// Nobody's call was seen: what is known is NCCL's own count.
-fn counted(comm: &Comm, frontier: &Frontier) -> Evidence {
+fn counted(comm: &Comm, frontier: &Frontier, source: Source) -> Evidence {
     let marks = frontier.waiting.iter().filter_map(|r| comm.members.get(r)?.launched);
     Evidence {
         at: marks.map(|m| m.ts).min().unwrap_or(0),
-        source: Source::NcclMemory,
+        source: if source == Source::NcclProbe { Source::NcclMemory } else { source },
         text: format!(
             "NCCL counts {} launched as collective #{} by {}",
             words::expected(comm, frontier.seq),
@@ -212,7 +222,10 @@ fn next_steps(culprits: &[&Member]) -> Vec<String> {
     pids.dedup();
     pids.iter()
         .take(4)
-        .map(|pid| format!("py-spy dump --pid {pid}   # or: gdb -p {pid} -batch -ex 'thread apply all bt'"))
+        .map(|pid| match pid {
+            0 => "py-spy dump --pid PID   # of that rank's process, which these files do not name".to_owned(),
+            pid => format!("py-spy dump --pid {pid}   # or: gdb -p {pid} -batch -ex 'thread apply all bt'"),
+        })
         .collect()
 }
 

@@ -2,7 +2,7 @@
 
 use super::{Confidence, Evidence, Level, Rule, Severity, Source, Subject, Verdict, View, words};
 use crate::model::{
-    Comm, Exit, Member,
+    Comm, Exit, Member, Origin,
     ids::{MILLISECOND, Nanos, SECOND},
     process::Gone,
 };
@@ -65,7 +65,7 @@ fn judge(view: &View<'_>, comm: &Comm) -> Option<Verdict> {
     let due = match frontier {
         Some(f) => gone.at.max(f.first_launch.unwrap_or(0)).saturating_add(GRACE),
         // A rank that ends well before the others leave is ordinary; one that failed is not.
-        None if gone.exit.is_failure() => quiet_since.saturating_add(GRACE_QUIET),
+        None if gone.exit.is_failure() || given_up(view, dead) => quiet_since.saturating_add(GRACE_QUIET),
         None => return None,
     };
     if view.now() < due {
@@ -86,10 +86,7 @@ fn judge(view: &View<'_>, comm: &Comm) -> Option<Verdict> {
         rule: RULE.id,
         name: RULE.name,
         severity: Severity::Critical,
-        confidence: Confidence {
-            level: Level::High,
-            reason: "the kernel reported the end of this very process".to_owned(),
-        },
+        confidence: confidence(view, dead),
         headline: format!(
             "{} is dead: {}, {} ago; {state_of_others} of {}",
             Subject::of(view.state, dead),
@@ -112,7 +109,24 @@ fn judge(view: &View<'_>, comm: &Comm) -> Option<Verdict> {
     })
 }
 
+/// It is not our kernel that tells, but NCCL's RAS.
+fn given_up(view: &View<'_>, member: &Member) -> bool {
+    view.process(member).is_some_and(|p| p.origin == Origin::Ras)
+}
+
+fn confidence(view: &View<'_>, dead: &Member) -> Confidence {
+    if given_up(view, dead) {
+        let reason = "NCCL's RAS gave the process up; one that is stopped or cut off looks the same to it".to_owned();
+        return Confidence { level: Level::Medium, reason };
+    }
+    Confidence { level: Level::High, reason: "the kernel reported the end of this very process".to_owned() }
+}
+
 fn evidence(view: &View<'_>, comm: &Comm, dead: &Member, gone: Gone) -> Vec<Evidence> {
+    if given_up(view, dead) {
+        let text = format!("pid {} is considered dead: it has not answered RAS for a minute", dead.proc.pid);
+        return vec![Evidence { at: gone.at, source: Source::Ras, text }];
+    }
     let mut list = vec![
         Evidence {
             at: gone.at,

@@ -67,7 +67,7 @@ fn judge(view: &View<'_>, comm: &Comm) -> Option<Verdict> {
         })
         .collect();
     evidence.extend(culprits.iter().map(|m| words::last_launch(view.state, m)));
-    evidence.extend(frontier.map(|f| myc001_not_launched::waiting(comm, f)));
+    evidence.extend(frontier.map(|f| myc001_not_launched::waiting(view, comm, f)));
     Some(Verdict {
         rule: RULE.id,
         name: RULE.name,

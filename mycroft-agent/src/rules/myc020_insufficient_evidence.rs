@@ -43,7 +43,7 @@ fn judge(view: &View<'_>, comm: &Comm, frontier: &Frontier) -> Option<Verdict> {
     }
     let since = frontier.missing.iter().map(|m| m.since).min()?;
     let ranks: Vec<u32> = missing.iter().map(|m| m.rank).collect();
-    let mut evidence = vec![myc001_not_launched::waiting(comm, frontier)];
+    let mut evidence = vec![myc001_not_launched::waiting(view, comm, frontier)];
     for m in &missing {
         let waits: Vec<Step> = view.graph.waits_of((*m).into()).collect();
         evidence.extend(steps::lines(view, &waits).into_iter().map(|text| Evidence {

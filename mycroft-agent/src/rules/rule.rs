@@ -1,18 +1,20 @@
 //! What a rule is, and the list of all.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     Verdict, myc001_not_launched, myc002_process_dead, myc003_process_stopped, myc004_ranks_differ,
     myc005_gpu_stands_still, myc006_proxy_not_running, myc007_not_delivered, myc008_not_sent, myc009_deadlock,
     myc010_send_recv_unmatched, myc011_init_stuck, myc012_communicator_error, myc013_slow_rank, myc014_slow_link,
-    myc015_slow_host, myc017_job_slow, myc018_operations_drift, myc019_left_early, myc020_insufficient_evidence,
+    myc015_slow_host, myc016_progress_behind, myc017_job_slow, myc018_operations_drift, myc019_left_early,
+    myc020_insufficient_evidence,
 };
 use crate::{
     graph::{
-        Circle, Frontier, WaitGraph, cycle,
+        Circle, Frontier, RankKey, WaitGraph, cycle,
         flow::{self, Findings},
         late::{self, Late},
+        progress::{self, Lag},
     },
     model::{Comm, CommId, Member, Process, State, ids::Nanos, rhythm::Patience},
 };
@@ -29,6 +31,10 @@ pub struct View<'a> {
     pub patience: &'a Patience,
     /// What holds up the transfers of each communicator in which none has moved for its patience.
     pub flows: BTreeMap<CommId, Findings>,
+    /// Where ranks are behind in what their GPUs have ended.
+    pub lags: BTreeMap<CommId, Lag>,
+    /// Ranks whose GPUs are known to be held up: late because of that, and not by their own doing.
+    pub held_up: BTreeSet<RankKey>,
 }
 
 impl<'a> View<'a> {
@@ -39,7 +45,9 @@ impl<'a> View<'a> {
             state.comms.values().map(|c| (c.id, stuck(c))).filter(|(_, found)| !found.is_empty()).collect();
         let graph = WaitGraph::build(state, &flows);
         let circles = cycle::circles(&graph);
-        Self { state, graph, circles, late: late::late(state), patience, flows }
+        let lags = progress::lags(state);
+        let held_up = progress::held_up(state, &lags, &graph.frontiers);
+        Self { state, graph, circles, late: late::late(state), patience, flows, lags, held_up }
     }
 }
 
@@ -114,6 +122,7 @@ pub const REGISTRY: &[Rule] = &[
     myc005_gpu_stands_still::RULE,
     myc007_not_delivered::RULE,
     myc008_not_sent::RULE,
+    myc016_progress_behind::RULE,
     myc018_operations_drift::RULE,
     myc014_slow_link::RULE,
     myc015_slow_host::RULE,

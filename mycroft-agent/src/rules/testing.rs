@@ -7,7 +7,7 @@ use mycroft_common::nccl::Func;
 use super::{Engine, Subject, Verdict};
 use crate::model::{
     Activity, Body, CommRef, Event, Exit, HostId, Op, Origin, ProcId, Process, Signature, State,
-    event::{CommFound, Flow, FlowOp, FlowReport, Ident, Progress, Protocol, Transport, Way},
+    event::{CommFound, Done, Flow, FlowOp, FlowReport, Ident, Progress, Protocol, Transport, Way},
     ids::{MILLISECOND, Nanos},
 };
 
@@ -195,6 +195,12 @@ impl Scene {
         for _ in 0..n {
             self.op(0, job_rank, 1, &|_, _| ());
         }
+    }
+
+    /// The rank's GPU has ended the first `n` collectives of a communicator.
+    pub(crate) fn ended(&mut self, comm: usize, job_rank: u32, n: u64) {
+        let ptr = self.comms[comm].0 << 8;
+        self.send_event(Body::Done(Done { proc: proc(job_rank), ptr, collective: true, seq: n - 1 }));
     }
 
     fn comm_ref(&self, comm: usize, job_rank: u32) -> CommRef {

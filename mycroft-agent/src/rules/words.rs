@@ -53,6 +53,9 @@ pub fn rank_and_pid(view: &View<'_>, member: &Member) -> String {
     } else {
         String::new()
     };
+    if member.proc.pid == 0 {
+        return format!("rank {} ({job}its process is not known)", member.rank);
+    }
     format!("rank {} ({job}{host}pid {})", member.rank, member.proc.pid)
 }
 
@@ -127,21 +130,26 @@ pub fn newest(member: &Member) -> Option<String> {
 /// `AllReduce, 100000 float32, sum`.
 #[must_use]
 pub fn signature(s: &Signature) -> String {
-    let mut text = format!("{}, {} {}", s.func.name(), s.count, nccl::datatype_name(s.datatype));
-    if s.func.reduces() {
+    let mut text = s.func.name().to_owned();
+    if s.count > 0 {
+        text += &format!(", {} {}", s.count, nccl::datatype_name(s.datatype));
+    }
+    if s.func.reduces() && s.redop != Signature::UNTOLD {
         text.push_str(", ");
         text.push_str(if s.redop < 0 { "custom" } else { nccl::redop_name(s.redop) });
     }
-    if s.func.has_root() {
+    if s.func.has_root() && s.root != Signature::UNTOLD {
         text += &format!(", root {}", s.root);
     }
     text
 }
 
-/// `communicator 0x… (4 ranks)`.
+/// `communicator 0x… (4 ranks)`, with its name where the caller gave it one.
 #[must_use]
 pub fn comm(c: &Comm) -> String {
-    format!("communicator {} ({} ranks)", c.id, c.id.nranks)
+    let name = c.members.values().find_map(|m| m.name.as_deref()).filter(|n| !n.is_empty());
+    let name = name.map_or_else(String::new, |n| format!(" \"{n}\""));
+    format!("communicator {}{name} ({} ranks)", c.id, c.id.nranks)
 }
 
 /// `killed by signal 9 (SIGKILL)`.
@@ -201,6 +209,9 @@ pub fn last_launch(state: &State, member: &Member) -> Evidence {
 fn last_launch_text(state: &State, member: &Member, newest: Option<Mark>) -> (String, Source) {
     let rank = member.rank;
     let text = match newest {
+        Some(Mark { signature: None, seq, .. }) if Source::of_calls(state, member) != Source::NcclProbe => {
+            format!("rank {rank} launched all up to #{seq}, and none since")
+        }
         Some(Mark { signature: None, seq, .. }) => {
             let text = format!("rank {rank}'s NCCL counts {} collectives launched, and none since", seq + 1);
             return (text, Source::NcclMemory);

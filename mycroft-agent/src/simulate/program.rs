@@ -121,22 +121,22 @@ impl<'a> Writer<'a> {
         self.coordinate();
         self.share_batch();
         for _ in 0..warm {
-            self.messages(&[self.from_before()]);
+            self.messages(&[self.recv_from_before()]);
             self.pass(1);
             self.messages(&[self.to_next()]);
         }
         if steady > 0 {
-            self.messages(&[self.from_before()]);
+            self.messages(&[self.recv_from_before()]);
         }
         for i in 0..steady {
             self.pass(1);
-            self.messages(&[self.to_next(), self.from_next()]);
+            self.messages(&[self.to_next(), self.recv_from_next()]);
             self.pass(2);
-            let more = (i + 1 < steady).then(|| self.from_before()).flatten();
+            let more = (i + 1 < steady).then(|| self.recv_from_before()).flatten();
             self.messages(&[self.to_before(), more]);
         }
         for _ in 0..warm {
-            self.messages(&[self.from_next()]);
+            self.messages(&[self.recv_from_next()]);
             self.pass(2);
             self.messages(&[self.to_before()]);
         }
@@ -147,7 +147,7 @@ impl<'a> Writer<'a> {
     /// Forward passes only, and one number for all.
     fn evaluation(mut self) -> Vec<Instr> {
         for _ in 0..self.work.micro {
-            self.messages(&[self.from_before()]);
+            self.messages(&[self.recv_from_before()]);
             self.pass(1);
             self.messages(&[self.to_next()]);
         }
@@ -169,7 +169,7 @@ impl<'a> Writer<'a> {
         (!self.last()).then(|| (Way::Send, self.stage + 1))
     }
 
-    fn from_next(&self) -> Option<(Way, u32)> {
+    fn recv_from_next(&self) -> Option<(Way, u32)> {
         (!self.last()).then(|| (Way::Recv, self.stage + 1))
     }
 
@@ -177,7 +177,7 @@ impl<'a> Writer<'a> {
         (self.stage > 0).then(|| (Way::Send, self.stage - 1))
     }
 
-    fn from_before(&self) -> Option<(Way, u32)> {
+    fn recv_from_before(&self) -> Option<(Way, u32)> {
         (self.stage > 0).then(|| (Way::Recv, self.stage - 1))
     }
 

@@ -1,5 +1,7 @@
 //! Classes of faults, and of things that are none, each with what is true of it.
 
+mod maker;
+
 use oorandom::Rand64;
 
 use super::{
@@ -94,108 +96,6 @@ struct Maker {
 const LATE: &[&str] = &["slow-rank", "straggler", "late"];
 const SLOW_LINK: &[&str] = &["slow-link", "slow-nic", "slow-path", "slow-network"];
 const PAIRS: &[&str] = &["send", "recv", "peer", "pair"];
-
-impl Maker {
-    fn new(seed: u64, ranks: u32) -> Self {
-        let mut config = Config::healthy(seed, ranks, 0);
-        let step = config.workload.step;
-        let mut random = Rand64::new(u128::from(seed) | 1 << 64);
-        // A communicator's habits are known after some steps.
-        let at = BEGIN + 9 * SECOND + 12 * step + random.rand_range(0..2 * step);
-        config.length = at - BEGIN + 20 * SECOND + 2 * step;
-        Self { config, truth: Truth { exact: true, at, ..Truth::default() }, random }
-    }
-
-    fn layout(&self) -> Layout {
-        self.config.layout
-    }
-
-    fn rank(&mut self) -> u32 {
-        let world = u64::from(self.layout().world());
-        self.random.rand_range(0..world) as u32
-    }
-
-    /// A rank whose ring neighbour is on another host.
-    fn at_edge(&mut self, group: Group) -> u32 {
-        let layout = self.layout();
-        let mut rank = self.rank();
-        while layout.host(layout.next(group, rank)) == layout.host(rank) {
-            rank = (rank + layout.tp) % layout.world();
-        }
-        rank
-    }
-
-    /// The job is watched for so many more steps: what is slow shows over time.
-    fn steps_more(&mut self, steps: u64) {
-        self.config.length += steps * self.config.workload.step;
-    }
-
-    fn fault(&mut self, kind: Kind, rules: &'static [&'static str], culprits: Vec<u32>) {
-        self.config.faults.push(Fault { at: self.truth.at, until: None, kind });
-        self.truth.rules = rules;
-        self.truth.culprits.push(culprits);
-    }
-
-    fn blocked(&mut self, idle: Idle) {
-        let rank = self.rank();
-        self.fault(Kind::HostBlocked { rank, idle }, &["MYC001"], vec![rank]);
-    }
-
-    fn dies(&mut self, exit: Exit) {
-        let rank = self.rank();
-        self.fault(Kind::Dies { rank, exit }, &["MYC002"], vec![rank]);
-    }
-
-    fn stopped(&mut self, debugger: bool) {
-        let rank = self.rank();
-        self.fault(Kind::Stopped { rank, debugger }, &["MYC003"], vec![rank]);
-    }
-
-    fn differs(&mut self, group: Group, what: Differs) {
-        let rank = self.rank();
-        self.fault(Kind::Differs { rank, group, what }, &["MYC004"], vec![rank]);
-    }
-
-    /// A rank that can be late in every step.
-    fn slow(&mut self, kind: Kind, culprits: Vec<u32>) {
-        self.steps_more(30);
-        self.fault(kind, LATE, culprits);
-    }
-
-    fn slow_net(&mut self, kind: Kind, culprits: Vec<u32>) {
-        self.steps_more(30);
-        self.fault(kind, SLOW_LINK, culprits);
-        self.truth.exact = false;
-    }
-
-    fn on_host(&self, host: u32) -> Vec<u32> {
-        let layout = self.layout();
-        (0..layout.world()).filter(|r| layout.host(*r) == host).collect()
-    }
-
-    /// A rank and the one that it sends to in its data parallel ring, on another host.
-    fn link(&mut self) -> (u32, u32) {
-        let from = self.at_edge(Group::Dp);
-        (from, self.layout().next(Group::Dp, from))
-    }
-
-    /// Two ranks that are in no communicator together but the one of all.
-    fn two_apart(&mut self) -> (u32, u32) {
-        let (layout, a) = (self.layout(), self.rank());
-        let together = |b: u32| {
-            Group::ALL.iter().filter(|g| **g != Group::World).any(|g| layout.comm(*g, a).0 == layout.comm(*g, b).0)
-        };
-        let mut b = self.rank();
-        while together(b) || layout.host(a) == layout.host(b) {
-            b = (b + 1) % layout.world();
-        }
-        (a, b)
-    }
-
-    fn nothing(&mut self) {
-        self.truth.rules = &[];
-    }
-}
 
 const KILLED: Exit = Exit::Signal(9);
 

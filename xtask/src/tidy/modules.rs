@@ -8,8 +8,10 @@ use super::{
 const AGENT: &str = "mycroft-agent/src/";
 
 /// A module may use those before it, and itself.
-const ORDER: &[&str] =
-    &["event", "simulate", "discover", "probe", "sample", "ingest", "model", "graph", "rules", "report", "serve"];
+const ORDER: &[&str] = &[
+    "event", "simulate", "discover", "probe", "sample", "ingest", "import", "model", "graph", "rules", "report",
+    "serve",
+];
 /// They join the others, so they see all and none of the others sees them.
 const JOINS: &[&str] = &["app", "cli", "main", "lib"];
 /// They only compute: what they need of the world arrives in events, so that a recording gives the same verdict.
