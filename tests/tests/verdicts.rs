@@ -231,3 +231,34 @@ fn two_gpus_a_process_and_two_communicators() {
         assert!(comm.rhythm.completed > 5, "numbers of all ranks agree: {comm:#?}");
     }
 }
+
+/// A job on the bed that has a fault from its start, and a tracer that came before it or comes after.
+fn born_broken(before: bool) {
+    for release in releases() {
+        let builder = Job::builder().nccl(&release).ranks(RANKS).fault(Fault::NeverJoin { rank: 2, at: 0 });
+        let early = before.then(|| Traced::start(options()));
+        let job = builder.start().unwrap();
+        let pids = pids(&job);
+        if !before {
+            std::thread::sleep(Duration::from_secs(2));
+        }
+        let mut t = early.unwrap_or_else(|| Traced::start(options()));
+        t.until(40.0, &format!("NCCL {release}: a verdict"), |t| !about(t, &pids).is_empty());
+        let first = about(&t, &pids)[0];
+        assert_eq!(first.rule, "MYC011", "NCCL {release}: {}", first.headline);
+        let culprits: Vec<(u32, u32)> = first.culprits.iter().map(|c| (c.rank, c.pid)).collect();
+        assert_eq!(culprits, [(2, pids[2])], "NCCL {release}: {}", first.headline);
+        drop(t);
+        job.kill();
+    }
+}
+
+#[test]
+fn a_rank_that_never_joins() {
+    born_broken(true);
+}
+
+#[test]
+fn a_rank_that_never_joined_before_we_came() {
+    born_broken(false);
+}

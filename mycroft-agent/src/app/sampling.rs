@@ -52,6 +52,12 @@ enum Order {
         layout: Arc<NcclLayout>,
     },
     Leave(Target),
+    /// Read what a communicator says of itself.
+    Identify {
+        target: Target,
+        tid: u32,
+        layout: Arc<NcclLayout>,
+    },
     /// Find the communicators of a process.
     Search(Box<Search>),
     /// The process is gone, or known by its calls.
@@ -170,6 +176,11 @@ impl Sampling {
         self.orders.send(Order::Leave(target)).ok();
     }
 
+    /// Has a communicator read whose creation a thread has begun, and not ended.
+    pub(super) fn identify(&self, target: Target, tid: u32, layout: Arc<NcclLayout>) {
+        self.orders.send(Order::Identify { target, tid, layout }).ok();
+    }
+
     pub(super) fn search(&self, search: Box<Search>) {
         self.orders.send(Order::Search(search)).ok();
     }
@@ -242,12 +253,22 @@ impl Worker {
             Order::Leave(target) => {
                 self.followed.remove(&target);
             }
+            Order::Identify { target, tid, layout } => self.identify(target, tid, &layout),
             Order::Search(search) => {
                 self.searches.insert(search.proc, *search);
             }
             Order::Drop(proc) => {
                 self.searches.remove(&proc);
             }
+        }
+    }
+
+    fn identify(&self, (proc, ptr): Target, tid: u32, layout: &NcclLayout) {
+        let memory = Process::new(proc.pid);
+        if let Some(found) = (Place { memory: &memory, layout, list: None }).at(ptr)
+            && self.sender.try_send(News::Comm(Box::new(describe(proc, tid, found)), clock::now())).is_err()
+        {
+            self.totals.dropped.fetch_add(1, Ordering::Relaxed);
         }
     }
 
@@ -327,17 +348,18 @@ impl Search {
             }
             found = outcome.found;
         }
-        Ok(found.into_iter().map(|f| self.describe(f)).collect())
+        // The thread that called is not known; the main thread is as good a place to look at as any.
+        Ok(found.into_iter().map(|f| describe(self.proc, self.proc.pid, f)).collect())
     }
+}
 
-    fn describe(&self, found: Found) -> CommFound {
-        CommFound {
-            // The thread that called is not known; the main thread is as good a place to look at as any.
-            comm: CommRef { proc: self.proc, tid: self.proc.pid, ptr: found.address, ident: Some(found.ident) },
-            collectives: found.collectives,
-            by_function: found.by_function,
-            name: found.name,
-        }
+fn describe(proc: ProcId, tid: u32, found: Found) -> CommFound {
+    CommFound {
+        comm: CommRef { proc, tid, ptr: found.address, ident: Some(found.ident) },
+        collectives: found.collectives,
+        by_function: found.by_function,
+        name: found.name,
+        init_state: found.init_state,
     }
 }
 

@@ -44,6 +44,8 @@ const DRAIN_EVERY: Duration = Duration::from_millis(50);
 const JUDGE_EVERY: Duration = Duration::from_millis(250);
 /// Between two looks at the state of every traced process.
 const LOOK_EVERY: Nanos = SECOND;
+/// A creation that takes longer than this has its communicator read, to know who is in it, and again each time.
+const IDENTIFY_AFTER: Nanos = SECOND / 2;
 /// A library that no process maps keeps its probes for this long, so that the next process is traced from its first
 /// call. Not for ever: each container of one image is another file with probes on the same code, and they add up.
 const KEEP_UNUSED: Nanos = 60 * SECOND;
@@ -125,6 +127,7 @@ pub struct Tracer {
     drain_tick: Interval,
     judge_tick: Interval,
     last_look: Nanos,
+    last_identified: Nanos,
     lost_seen: u64,
     tally: Tally,
     counts: Counts,
@@ -170,6 +173,7 @@ impl Tracer {
             drain_tick: ticks(DRAIN_EVERY),
             judge_tick: ticks(JUDGE_EVERY),
             last_look: 0,
+            last_identified: 0,
             lost_seen: 0,
             tally: Tally::default(),
             counts: Counts::default(),
@@ -313,9 +317,31 @@ impl Tracer {
     fn judge(&mut self, notices: &mut Vec<Notice>) {
         self.state.apply(&Event { ts: clock::now(), body: Body::Tick });
         self.look();
+        self.identify();
         self.follow();
         self.let_go_of_unused();
         notices.extend(self.engine.evaluate(&self.state).into_iter().map(|c| Notice::Verdict(Box::new(c))));
+    }
+
+    /// Has the communicators read whose creation does not end: the call that began it could not tell which they are, and
+    /// the end of one that began before we came is seen in memory only.
+    fn identify(&mut self) {
+        let now = self.state.now;
+        if now.saturating_sub(self.last_identified) < IDENTIFY_AFTER {
+            return;
+        }
+        self.last_identified = now;
+        let Some(sampling) = &self.sampling else { return };
+        for (target, tid) in self.state.creating(now.saturating_sub(IDENTIFY_AFTER)) {
+            if let Some(layout) = self.layout_of(target.0.pid) {
+                sampling.identify(target, tid, layout);
+            }
+        }
+    }
+
+    fn layout_of(&self, pid: u32) -> Option<Arc<NcclLayout>> {
+        let library = self.watched.get(&pid)?.library?;
+        self.libraries.get(&library)?.layout.clone()
     }
 
     /// Has the communicators sampled that are in use now, and no others.
@@ -326,7 +352,7 @@ impl Tracer {
             .state
             .comms
             .values()
-            .flat_map(|c| c.active().map(|m| ((m.proc, m.ptr), c.id.nranks)))
+            .flat_map(|c| c.active().filter(|m| m.created()).map(|m| ((m.proc, m.ptr), c.id.nranks)))
             .filter(|((proc, _), _)| alive(proc))
             .collect();
         self.followed.retain(|target| {
@@ -337,8 +363,7 @@ impl Tracer {
             stays
         });
         for (target, n_ranks) in in_use {
-            let library = self.watched.get(&target.0.pid).and_then(|w| w.library);
-            if let Some(layout) = library.and_then(|l| self.libraries.get(&l)).and_then(|l| l.layout.clone())
+            if let Some(layout) = self.layout_of(target.0.pid)
                 && layout.proxy.is_some()
                 && self.followed.insert(target)
             {

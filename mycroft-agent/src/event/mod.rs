@@ -107,6 +107,9 @@ pub struct CommFound {
     pub by_function: Vec<(Func, u64)>,
     /// As the caller named it.
     pub name: Option<String>,
+    /// NCCL's own state of its creation, an `ncclResult_t`: `ncclInProgress` until all ranks have joined. `None` where the
+    /// source does not tell.
+    pub init_state: Option<i32>,
 }
 
 /// Which communicator, and which of its ranks.

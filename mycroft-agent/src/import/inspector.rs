@@ -105,7 +105,7 @@ impl Records {
             let seq = ended.newest.values().fold(0u64, |sum, n| sum.saturating_add(*n));
             let by_function = ended.newest.into_iter().collect();
             // That it has launched no more is not known: nothing is said of it.
-            let found = CommFound { comm, collectives: None, by_function, name: ended.name };
+            let found = CommFound { comm, collectives: None, by_function, name: ended.name, init_state: None };
             roster.tell(oldest, Body::CommFound(Box::new(found)));
             roster.tell(ended.at, Body::Done(Done { proc, ptr: comm.ptr, collective: true, seq }));
         }

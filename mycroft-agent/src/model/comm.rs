@@ -127,6 +127,10 @@ impl Lead {
     }
 }
 
+/// `ncclSuccess` and `ncclInProgress`, as `ncclComm::initState` holds them.
+const SUCCESS: i32 = 0;
+const IN_PROGRESS: i32 = 7;
+
 /// How far a rank's creation of the communicator has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum InitPhase {
@@ -295,6 +299,28 @@ impl Comm {
 }
 
 impl Member {
+    /// Whether its creation is not known to be still under way.
+    #[must_use]
+    pub const fn created(&self) -> bool {
+        !matches!(self.init, InitPhase::Running(_))
+    }
+
+    /// Its creation as NCCL's memory tells it at `now`, or a call that `began` and has not ended.
+    pub(super) fn created_so_far(&mut self, state: Option<i32>, began: Option<Nanos>, now: Nanos) {
+        match (state, self.init, began) {
+            (Some(SUCCESS), InitPhase::Running(_), _) => self.init = InitPhase::Done(SUCCESS),
+            (Some(IN_PROGRESS), InitPhase::Earlier, None) => self.creating_since(now),
+            (_, InitPhase::Earlier, Some(since)) => self.creating_since(since),
+            _ => {}
+        }
+    }
+
+    fn creating_since(&mut self, since: Nanos) {
+        self.init = InitPhase::Running(since);
+        self.absolute = true;
+        self.from_start |= self.launches == 0;
+    }
+
     /// Queues an operation of an open group.
     pub fn queue(&mut self, mark: Mark) {
         if self.pending.len() < PENDING_LIMIT {

@@ -139,6 +139,16 @@ impl State {
         })
     }
 
+    /// Creations that began before `until` and were not seen to end: who is in them, and the thread that called.
+    pub fn creating(&self, until: Nanos) -> Vec<((ProcId, u64), u32)> {
+        let nameless = self.joining.iter().map(|(key, (since, tid))| (*key, *since, *tid));
+        let members = self.comms.values().flat_map(|c| c.active()).filter_map(|m| match m.init {
+            InitPhase::Running(since) => Some(((m.proc, m.ptr), since, m.tid)),
+            _ => None,
+        });
+        nameless.chain(members).filter(|(_, since, _)| *since <= until).map(|(key, _, tid)| (key, tid)).collect()
+    }
+
     /// Threads of a process that have queued operations in a group whose end was not seen.
     #[must_use]
     pub fn open_groups(&self) -> Vec<(ProcId, u32)> {
@@ -278,8 +288,10 @@ impl State {
         let Some((id, rank)) = self.locate(&found.comm, ts) else {
             return;
         };
+        let began = self.joining.remove(&(found.comm.proc, found.comm.ptr)).map(|(since, _)| since);
         let Some(comm) = self.comms.get_mut(&id) else { return };
         comm.change(rank, |member| {
+            member.created_so_far(found.init_state, began, ts);
             member.by_function.clone_from(&found.by_function);
             member.name.clone_from(&found.name);
             let Some(count) = found.collectives else { return };

@@ -1,5 +1,7 @@
 //! MYC011: the creation of a communicator does not end.
 
+use std::collections::BTreeMap;
+
 use super::{Confidence, Evidence, Level, Rule, Severity, Source, Subject, Verdict, View, words};
 use crate::model::{
     Comm, InitPhase, Member, Process,
@@ -104,21 +106,36 @@ fn idle_processes<'v>(view: &View<'v>, comm: &Comm) -> Vec<&'v Process> {
     view.state.processes.values().filter(|p| p.alive() && !here(p) && !joining(p)).collect()
 }
 
-/// A rank that never called is known by its process only if one process is left.
+/// Processes of ranks that have not joined, by the number that the launcher gave them: if that is the rank in this
+/// communicator of all that have joined, it is that of the others, too.
+fn by_job_rank<'v>(view: &View<'v>, comm: &Comm, idle: &[&'v Process]) -> BTreeMap<u32, &'v Process> {
+    let agrees = |m: &Member| view.process(m).and_then(|p| p.job_rank) == Some(m.rank);
+    if comm.members.is_empty() || !comm.members.values().all(agrees) {
+        return BTreeMap::new();
+    }
+    idle.iter().filter_map(|p| Some((p.job_rank?, *p))).collect()
+}
+
+/// A rank that never called is known by its process if one process is left, or by its number in the job.
 fn absentees(view: &View<'_>, comm: &Comm, absent: &[u32]) -> Vec<Subject> {
     const MOST: usize = 64;
     let idle = idle_processes(view, comm);
-    let unknown =
-        |rank: u32| Subject { host: String::new(), pid: 0, rank, job_rank: None, cuda_dev: -1, bus_id: String::new() };
-    match (absent, idle.as_slice()) {
-        ([rank], [process]) => vec![Subject {
-            host: view.state.host_name(process.id.host).to_owned(),
-            pid: process.id.pid,
-            job_rank: process.job_rank,
-            ..unknown(*rank)
-        }],
-        (many, _) => many.iter().take(MOST).map(|rank| unknown(*rank)).collect(),
-    }
+    let numbered = by_job_rank(view, comm, &idle);
+    let subject = |rank: u32| {
+        let process = match (absent, idle.as_slice()) {
+            ([_], [process]) => Some(*process),
+            _ => numbered.get(&rank).copied(),
+        };
+        Subject {
+            host: process.map_or_else(String::new, |p| view.state.host_name(p.id.host).to_owned()),
+            pid: process.map_or(0, |p| p.id.pid),
+            rank,
+            job_rank: process.and_then(|p| p.job_rank),
+            cuda_dev: -1,
+            bus_id: String::new(),
+        }
+    };
+    absent.iter().take(MOST).map(|rank| subject(*rank)).collect()
 }
 
 fn confidence(view: &View<'_>, failed: &[&Member], absent: &[u32], culprits: &[Subject]) -> Confidence {
@@ -127,7 +144,7 @@ fn confidence(view: &View<'_>, failed: &[&Member], absent: &[u32], culprits: &[S
     } else if absent.is_empty() {
         (Level::Low, "which connection is missing is not seen from outside")
     } else if culprits.iter().any(|c| c.pid != 0) {
-        (Level::High, "all other ranks have joined, and this is the only process with NCCL that has not")
+        (Level::High, "all other ranks have joined; these processes have NCCL loaded, and have not")
     } else if view.state.hosts.len() > 1 {
         (Level::Medium, "all other ranks were seen to join; the process of the missing one is not known")
     } else {

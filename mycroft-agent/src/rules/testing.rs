@@ -409,6 +409,7 @@ fn event(r: &mut Random) -> Event {
             collectives: Some(r.odd()),
             by_function: Vec::new(),
             name: None,
+            init_state: None,
         })),
         9 => Body::Flows(Box::new(FlowReport {
             proc,

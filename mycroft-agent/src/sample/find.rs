@@ -55,6 +55,8 @@ impl List {
 pub enum How {
     /// In NCCL's own list.
     List,
+    /// By its address, which a call has told.
+    Call,
     /// By a search through memory.
     Search,
 }
@@ -68,6 +70,8 @@ pub struct Found {
     pub collectives: Option<u64>,
     pub by_function: Vec<(Func, u64)>,
     pub name: Option<String>,
+    /// State of its creation, an `ncclResult_t`; `None` where the layout does not say where it is kept.
+    pub init_state: Option<i32>,
     pub how: How,
 }
 
@@ -106,6 +110,12 @@ impl<M: Remote> Place<'_, M> {
         self.memory.bytes(array, &mut bytes)?;
         let words = bytes.chunks_exact(8).filter_map(from_bytes::<u64>);
         Ok(words.filter(|address| *address != 0).filter_map(|address| self.examine(address, How::List)).collect())
+    }
+
+    /// What the communicator at `address` says of itself, also while it is being created; `None` until it has a name.
+    #[must_use]
+    pub fn at(&self, address: u64) -> Option<Found> {
+        self.examine(address, How::Call)
     }
 
     /// By a search through `regions`, of which `pages` tells what exists.
@@ -204,8 +214,14 @@ impl<M: Remote> Place<'_, M> {
             collectives: memory::read_collectives(&memory, &kernel, address),
             by_function: self.by_function(&kernel, address),
             name: self.name(address),
+            init_state: self.init_state(address),
             how,
         })
+    }
+
+    fn init_state(&self, address: u64) -> Option<i32> {
+        let at = address.wrapping_add(self.layout.comm.init_state?.into());
+        self.memory.u32(at).ok().map(u32::cast_signed)
     }
 
     fn by_function(&self, kernel: &KernelLayout, address: u64) -> Vec<(Func, u64)> {

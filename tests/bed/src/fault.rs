@@ -18,6 +18,27 @@ pub enum Fault {
         rank: usize,
         at: u64,
     },
+    /// Sleeps instead of creating a communicator, counted from 0, for good.
+    NeverJoin {
+        rank: usize,
+        at: u64,
+    },
+    /// Calls the collectives of this iteration and the next in the other order. With several communicators in turn, it
+    /// and the others wait for each other for good.
+    SwapOrder {
+        rank: usize,
+        at: u64,
+    },
+    /// Sends and does not receive.
+    OnlySend {
+        rank: usize,
+        at: u64,
+    },
+    /// Destroys its communicators and ends, while the others go on.
+    Leave {
+        rank: usize,
+        at: u64,
+    },
     /// Sleeps before calling it, once.
     EnterLate {
         rank: usize,
@@ -97,12 +118,20 @@ pub mod kind {
     pub const DIFFERENT_ROOT: u64 = 7;
     pub const DIE: u64 = 8;
     pub const STOP: u64 = 9;
+    pub const NEVER_JOIN: u64 = 10;
+    pub const SWAP_ORDER: u64 = 11;
+    pub const ONLY_SEND: u64 = 12;
+    pub const LEAVE: u64 = 13;
 }
 
 impl Fault {
     pub fn rank(&self) -> usize {
         match *self {
             Fault::NeverEnter { rank, .. }
+            | Fault::NeverJoin { rank, .. }
+            | Fault::SwapOrder { rank, .. }
+            | Fault::OnlySend { rank, .. }
+            | Fault::Leave { rank, .. }
             | Fault::EnterLate { rank, .. }
             | Fault::Slow { rank, .. }
             | Fault::DifferentCollective { rank, .. }
@@ -124,6 +153,10 @@ impl Fault {
     pub(crate) fn slot(&self) -> Option<Slot> {
         let (kind, at, arg) = match *self {
             Fault::NeverEnter { at, .. } => (kind::NEVER_ENTER, at, 0),
+            Fault::NeverJoin { at, .. } => (kind::NEVER_JOIN, at, 0),
+            Fault::SwapOrder { at, .. } => (kind::SWAP_ORDER, at, 0),
+            Fault::OnlySend { at, .. } => (kind::ONLY_SEND, at, 0),
+            Fault::Leave { at, .. } => (kind::LEAVE, at, 0),
             Fault::EnterLate { at, delay, .. } => (kind::ENTER_LATE, at, delay.as_nanos() as u64),
             Fault::Slow { from, delay, .. } => (kind::SLOW, from, delay.as_nanos() as u64),
             Fault::DifferentCollective { at, .. } => (kind::DIFFERENT_COLLECTIVE, at, 0),
@@ -182,6 +215,10 @@ impl FromStr for Timed {
         let delay = delay.unwrap_or(Duration::from_millis(100));
         let fault = match name {
             "never-enter" => Fault::NeverEnter { rank, at },
+            "never-join" => Fault::NeverJoin { rank, at: iteration.unwrap_or(0) },
+            "swap-order" => Fault::SwapOrder { rank, at },
+            "only-send" => Fault::OnlySend { rank, at },
+            "leave" => Fault::Leave { rank, at },
             "enter-late" => Fault::EnterLate { rank, at, delay },
             "slow" => Fault::Slow { rank, from: iteration.unwrap_or(0), delay },
             "different-collective" => Fault::DifferentCollective { rank, at },

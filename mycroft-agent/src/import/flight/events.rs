@@ -118,6 +118,7 @@ impl Member {
             collectives: newest.map(|n| n.saturating_add(1)),
             by_function: Vec::new(),
             name: Some(self.name.clone()),
+            init_state: None,
         };
         out.push(Event { ts: self.base, body: Body::CommFound(Box::new(found)) });
     }

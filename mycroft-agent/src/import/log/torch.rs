@@ -172,7 +172,7 @@ impl Rank {
         let found = |newest: Option<u64>| {
             let name = Some(if is_default(name) { "0 default_pg".to_owned() } else { name.to_owned() });
             let collectives = newest.map(|n| n.saturating_add(1));
-            Body::CommFound(Box::new(CommFound { comm, collectives, by_function: Vec::new(), name }))
+            Body::CommFound(Box::new(CommFound { comm, collectives, by_function: Vec::new(), name, init_state: None }))
         };
         roster.tell(since, found(done));
         if let Some(seq) = done {

@@ -52,8 +52,13 @@ fn tell(comm: &Communicator, ts: Nanos, roster: &mut Roster) {
         let handle = handle(comm, rank, proc);
         let counts = rank.counts.clone().unwrap_or_default();
         let sum = |c: &Vec<(Func, u64)>| c.iter().fold(0u64, |n, (_, k)| n.saturating_add(*k));
-        let found =
-            CommFound { comm: handle, collectives: rank.counts.as_ref().map(sum), by_function: counts, name: None };
+        let found = CommFound {
+            comm: handle,
+            collectives: rank.counts.as_ref().map(sum),
+            by_function: counts,
+            name: None,
+            init_state: None,
+        };
         roster.tell(ts, Body::CommFound(Box::new(found)));
         if rank.error != 0 {
             roster.tell(ts, Body::CommError { proc, ptr: handle.ptr, code: rank.error });

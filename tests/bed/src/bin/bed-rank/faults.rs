@@ -44,9 +44,7 @@ impl Faults {
             }
             changed |= slot.kind >= kind::DIFFERENT_COLLECTIVE && slot.kind <= kind::DIFFERENT_ROOT;
             match slot.kind {
-                kind::NEVER_ENTER => loop {
-                    std::thread::sleep(Duration::from_secs(3600));
-                },
+                kind::NEVER_ENTER => sleep_for_good(),
                 kind::ENTER_LATE | kind::SLOW => std::thread::sleep(Duration::from_nanos(slot.arg)),
                 kind::DIFFERENT_COLLECTIVE => {
                     *op = if *op == Op::AllGather { Op::AllReduce } else { Op::AllGather };
@@ -62,6 +60,17 @@ impl Faults {
             }
         }
         changed
+    }
+}
+
+/// Whether a fault of this kind, which the caller applies by itself, strikes here.
+pub(crate) fn strikes(control: &Control, rank: usize, kind: u64, at: u64) -> bool {
+    control.faults(rank).any(|slot| slot.kind == kind && slot.at == at)
+}
+
+pub(crate) fn sleep_for_good() -> ! {
+    loop {
+        std::thread::sleep(Duration::from_secs(3600));
     }
 }
 

@@ -85,6 +85,8 @@ pub(crate) struct Call {
     pub(crate) root: c_int,
     pub(crate) rank: c_int,
     pub(crate) ranks: c_int,
+    /// Half of `SendRecv` can be left out.
+    pub(crate) receive: bool,
 }
 
 impl Api {
@@ -202,7 +204,7 @@ impl Api {
                     let codes = [
                         (self.group_start)(),
                         (self.send)(c.send, c.count, dtype, next, comm, stream),
-                        (self.recv)(c.recv, c.count, dtype, prev, comm, stream),
+                        if c.receive { (self.recv)(c.recv, c.count, dtype, prev, comm, stream) } else { 0 },
                         (self.group_end)(),
                     ];
                     codes.into_iter().find(|c| *c != 0).unwrap_or(0)

@@ -5,10 +5,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use mycroft_bed::Step;
 use mycroft_bed::control::{Control, Phase};
+use mycroft_bed::fault::kind;
 
 use crate::Args;
 use crate::data::{Plan, encode};
-use crate::faults::Faults;
+use crate::faults::{self, Faults};
 use crate::ffi::{Api, Call, Comm, Stream};
 use crate::pytorch::Pytorch;
 
@@ -27,7 +28,13 @@ pub(crate) fn run(args: &Args, api: &'static Api, control: &'static Control, dev
     println!("rank {index}: connected in {:.3} s", control.init_time(index).as_secs_f64());
     let mut reported = Instant::now();
     let mut iteration = 0;
+    let mut left = false;
     while (args.iters == 0 || iteration < args.iters) && control.stop_at().is_none_or(|at| iteration < at) {
+        if faults::strikes(control, index, kind::LEAVE, iteration) {
+            println!("rank {index}: leaves at iteration {iteration}");
+            left = true;
+            break;
+        }
         let took = rank.iterate(iteration).with_context(|| format!("iteration {iteration}"))?;
         iteration += 1;
         control.set_completed(index, iteration);
@@ -39,7 +46,7 @@ pub(crate) fn run(args: &Args, api: &'static Api, control: &'static Control, dev
             std::thread::sleep(Duration::from_micros(args.pause_us));
         }
     }
-    rank.disconnect()?;
+    rank.disconnect(left)?;
     let wrong = control.wrong(index);
     println!("rank {index}: done after {iteration} iterations, {wrong} wrong");
     Ok(wrong == 0)
@@ -70,6 +77,10 @@ impl<'a> Rank<'a> {
                 control.publish_id(&api.unique_id()?);
             }
             let id = control.await_id(nth);
+            if faults::strikes(control, index, kind::NEVER_JOIN, nth as u64) {
+                println!("rank {index}: does not join communicator {nth}");
+                faults::sleep_for_good();
+            }
             let begin = Instant::now();
             comms.push(api.init(id, index, control.ranks())?);
             took += begin.elapsed();
@@ -87,8 +98,15 @@ impl<'a> Rank<'a> {
     /// One collective; how long it took from the call until its end.
     fn iterate(&mut self, iteration: u64) -> Result<Duration> {
         let (args, rank) = (self.args, self.index);
-        let nth = iteration as usize % args.step.len();
-        let comm = iteration as usize % self.comms.len();
+        // Which call this is: the next one's if the two are swapped, or the one before.
+        let swapped = |at| faults::strikes(self.control, rank, kind::SWAP_ORDER, at);
+        let place = match iteration.checked_sub(1) {
+            _ if swapped(iteration) => iteration + 1,
+            Some(before) if swapped(before) => before,
+            _ => iteration,
+        };
+        let nth = place as usize % args.step.len();
+        let comm = place as usize % self.comms.len();
         let step = args.step[nth];
         let plan = Plan { step, count: args.count, ranks: self.control.ranks(), root: args.root };
         if !args.no_check {
@@ -105,6 +123,7 @@ impl<'a> Rank<'a> {
             root: args.root as i32,
             rank: rank as i32,
             ranks: plan.ranks as i32,
+            receive: !faults::strikes(self.control, rank, kind::ONLY_SEND, iteration),
         };
         let changed = self.faults.apply(self.control, rank, iteration, &mut op, &mut call);
         self.control.set_entered(rank, iteration + 1);
@@ -143,13 +162,14 @@ impl<'a> Rank<'a> {
         Ok(())
     }
 
-    /// Every rank waits for all others first: one that is gone resets sockets that may still hold data for them.
-    fn disconnect(self) -> Result<()> {
+    /// Every rank waits for all others first, unless it is to leave early: one that is gone resets sockets that may still
+    /// hold data for them.
+    fn disconnect(self, early: bool) -> Result<()> {
         if let Some(pytorch) = self.pytorch {
             pytorch.end()?;
         }
         self.control.set_phase(self.index, Phase::Finished);
-        while (0..self.control.ranks()).any(|r| self.control.phase(r) < Phase::Finished) {
+        while !early && (0..self.control.ranks()).any(|r| self.control.phase(r) < Phase::Finished) {
             std::thread::sleep(Duration::from_millis(2));
         }
         for comm in self.comms {
