@@ -234,7 +234,8 @@ fn two_gpus_a_process_and_two_communicators() {
 
 /// A job on the bed that has a fault from its start, and a tracer that came before it or comes after.
 fn born_broken(before: bool) {
-    for release in releases() {
+    // 2.21.5 gives a communicator its hash only when all ranks have joined: nothing tells then which it is.
+    for release in releases().into_iter().filter(|r| r != "2.21.5") {
         let builder = Job::builder().nccl(&release).ranks(RANKS).fault(Fault::NeverJoin { rank: 2, at: 0 });
         let early = before.then(|| Traced::start(options()));
         let job = builder.start().unwrap();

@@ -20,7 +20,9 @@ pub const RULE: Rule = Rule {
     doc: "\
 ## Meaning
 These ranks are inside `ncclCommInitRank` (or split, shrink). It ends only when all have joined. Named is the rank that
-has not called it, or whose call ended with an error; its process is named too if there is only one that it can be.
+has not called it, or whose call ended with an error; its process is named too if there is only one that it can be, or if
+the launcher numbered the processes as the communicator numbers its ranks. NCCL 2.21 and earlier give a communicator its
+hash only when all have joined: this rule does not see a creation that never gets that far there.
 
 ## Impact
 The job does not start. Frameworks give up after 10 to 30 minutes, with an error about the store or a socket.

@@ -34,6 +34,8 @@ const MAGIC: u64 = 0x0280_0280_0280_0280;
 const DEVICES_MAX: i32 = 256;
 const RANKS_MAX: i32 = 1 << 20;
 const NAME_MAX: usize = 128;
+/// `ncclInProgress` in `ncclComm::initState`: ranks are still joining.
+const IN_PROGRESS: i32 = 7;
 
 /// NCCL's list of its communicators: addresses that the file gives to its two variables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -186,11 +188,16 @@ impl<M: Remote> Place<'_, M> {
     }
 
     /// Whether what stands around a rank's block is a communicator: it and what it shares name the same proxy, and
-    /// the marks at both ends are there.
+    /// the marks at both ends are there; or the marks are, and its creation is under way.
     fn is_whole(&self, address: u64) -> bool {
         let comm = &self.layout.comm;
         let word = |offset: Option<u32>| self.memory.u64(address.wrapping_add(offset?.into())).ok();
         let marked = |offset: Option<u32>| offset.is_none() || word(offset) == Some(MAGIC);
+        // While it waits for other ranks to join it has no proxy yet; then the marks must be there, not just be allowed.
+        let signed = word(comm.start_magic) == Some(MAGIC) && word(comm.end_magic) == Some(MAGIC);
+        if signed && self.init_state(address) == Some(IN_PROGRESS) {
+            return true;
+        }
         let (Some(shared), Some(proxy)) = (word(comm.shared_res), word(comm.proxy_state)) else { return false };
         let Some(at) = self.layout.shared.as_ref().map(|s| s.proxy_state) else { return false };
         proxy != 0
