@@ -247,8 +247,13 @@ fn born_broken(before: bool) {
         t.until(40.0, &format!("NCCL {release}: a verdict"), |t| !about(t, &pids).is_empty());
         let first = about(&t, &pids)[0];
         assert_eq!(first.rule, "MYC011", "NCCL {release}: {}", first.headline);
-        let culprits: Vec<(u32, u32)> = first.culprits.iter().map(|c| (c.rank, c.pid)).collect();
-        assert_eq!(culprits, [(2, pids[2])], "NCCL {release}: {}", first.headline);
+        assert_eq!(first.culprits.iter().map(|c| c.rank).collect::<Vec<_>>(), [2], "{first:#?}");
+        // Another job on this host may have a process that waits to join, too: then the rank alone is known.
+        let others = first.evidence.iter().any(|e| {
+            let pid = e.text.strip_prefix("pid ").and_then(|t| t.split(' ').next()?.parse().ok());
+            pid.is_some_and(|pid: u32| !pids.contains(&pid))
+        });
+        assert!(first.culprits[0].pid == pids[2] || (others && first.culprits[0].pid == 0), "{first:#?}");
         drop(t);
         job.kill();
     }

@@ -101,11 +101,15 @@ fn absent_text(view: &View<'_>, absent: &[u32]) -> String {
     format!("{} {} not joined it{others}", words::ranks_noun(absent), if absent.len() == 1 { "has" } else { "have" })
 }
 
-/// Living processes with NCCL that are in no communicator and creating none.
+/// Living processes that run the program of this communicator's, with its NCCL, and are not in it and creating none.
 fn idle_processes<'v>(view: &View<'v>, comm: &Comm) -> Vec<&'v Process> {
     let here = |p: &Process| comm.members.values().any(|m| m.proc == p.id);
+    let kin = |p: &Process| {
+        let like = |m: &Member| view.process(m).is_none_or(|o| (&o.name, &o.nccl) == (&p.name, &p.nccl));
+        comm.members.values().any(like)
+    };
     let joining = |p: &Process| view.state.joining.keys().any(|(proc, _)| *proc == p.id);
-    view.state.processes.values().filter(|p| p.alive() && !here(p) && !joining(p)).collect()
+    view.state.processes.values().filter(|p| p.alive() && !here(p) && !joining(p) && kin(p)).collect()
 }
 
 /// Processes of ranks that have not joined, by the number that the launcher gave them: if that is the rank in this
@@ -115,7 +119,13 @@ fn by_job_rank<'v>(view: &View<'v>, comm: &Comm, idle: &[&'v Process]) -> BTreeM
     if comm.members.is_empty() || !comm.members.values().all(agrees) {
         return BTreeMap::new();
     }
-    idle.iter().filter_map(|p| Some((p.job_rank?, *p))).collect()
+    let mut numbered: BTreeMap<u32, Option<&Process>> = BTreeMap::new();
+    for p in idle {
+        let Some(rank) = p.job_rank else { continue };
+        // Two with one number are of different jobs; which is of this one is not known.
+        numbered.entry(rank).and_modify(|known| *known = None).or_insert(Some(*p));
+    }
+    numbered.into_iter().filter_map(|(rank, p)| Some((rank, p?))).collect()
 }
 
 /// A rank that never called is known by its process if one process is left, or by its number in the job.
@@ -182,7 +192,7 @@ fn evidence(view: &View<'_>, inside: &[&Member], failed: &[&Member], absent: &[u
             list.push(Evidence {
                 at: view.now(),
                 source: Source::Proc,
-                text: format!("pid {} ({}) has NCCL loaded, is in no communicator{doing}", p.id.pid, p.name),
+                text: format!("pid {} ({}) has NCCL loaded, has not joined{doing}", p.id.pid, p.name),
             });
         }
     }
@@ -211,6 +221,18 @@ mod tests {
         }
         s.pass(1500);
         assert!(s.verdicts().is_empty());
+    }
+
+    #[test]
+    fn a_process_of_another_program_is_not_taken_for_the_missing_rank() {
+        let mut s = Scene::ranks(4);
+        for r in [0, 1, 3] {
+            s.join(r);
+        }
+        s.rename(2, "sglang");
+        s.pass(11_000);
+        let v = s.only_verdict();
+        assert_eq!((v.culprits[0].rank, v.culprits[0].pid), (2, 0), "{v:#?}");
     }
 
     #[test]

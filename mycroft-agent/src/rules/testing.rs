@@ -92,6 +92,13 @@ impl Scene {
         s
     }
 
+    /// A rank's process turns out to be another program.
+    pub(crate) fn rename(&mut self, rank: u32, name: &str) {
+        let Some(known) = self.state.processes.get(&proc(rank)) else { return };
+        let process = Process { name: name.to_owned(), ..known.clone() };
+        self.send_event(Body::ProcessSeen(Box::new(process)));
+    }
+
     fn send_event(&mut self, body: Body) {
         self.state.apply(&Event { ts: self.now, body });
     }
