@@ -150,6 +150,7 @@ fn evidence(view: &View<'_>, comm: &Comm, frontier: &Frontier, culprits: &[&Memb
     for m in culprits {
         list.push(words::last_launch(view.state, m));
         list.extend(words::doing(view.state, m));
+        list.extend(words::collected(view.state, m));
         list.extend(queued(m));
         list.extend(kernels(m));
     }
