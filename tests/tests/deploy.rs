@@ -1,7 +1,5 @@
 //! What lies in deploy/, judged by the programs that read it.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use std::{
     collections::BTreeSet,
     fs,
