@@ -44,6 +44,10 @@ pub enum Command {
     Agent(Agent),
     /// List the rules, or print the page of one
     Rules(Rules),
+    /// Print the completions for a shell
+    Completions(Completions),
+    /// Write the man pages into a folder
+    Man(Man),
 }
 
 #[derive(Debug, ClapArgs)]
@@ -189,6 +193,19 @@ pub struct Agent {
 pub struct Rules {
     /// Print the page of this rule, such as MYC001
     pub id: Option<String>,
+}
+
+#[derive(Debug, ClapArgs)]
+pub struct Completions {
+    /// The shell that reads them
+    pub shell: clap_complete::Shell,
+}
+
+#[derive(Debug, ClapArgs)]
+pub struct Man {
+    /// Where mycroft.1 and the pages of its commands go
+    #[arg(value_name = "DIR")]
+    pub dir: PathBuf,
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {
