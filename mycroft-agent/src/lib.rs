@@ -7,6 +7,7 @@ pub mod app;
 pub mod cli;
 pub mod discover;
 pub mod event;
+pub mod evidence;
 pub mod graph;
 pub mod import;
 pub mod ingest;

@@ -288,6 +288,43 @@ fn promtool_accepts_the_text_form_and_health_answers() {
     assert!(open.lines().filter(|l| !l.starts_with('#')).count() <= 150, "at most 150 series a node");
 }
 
+/// A shell reads its script without running anything; one that is not installed is left out, bash is everywhere.
+#[test]
+fn shells_accept_their_completions() {
+    let dir = tempfile::tempdir().unwrap();
+    for (shell, needed) in [("bash", true), ("zsh", false), ("fish", false)] {
+        let out = mycroft(&["completions", shell]).output().unwrap();
+        let script = String::from_utf8(out.stdout).unwrap();
+        assert!(out.status.success() && script.contains("diagnose") && script.contains("patience-least"), "{shell}");
+        let file = dir.path().join(shell);
+        fs::write(&file, script).unwrap();
+        match Command::new(shell).arg("-n").arg(&file).output() {
+            Ok(out) => assert!(out.status.success() && text(&out).is_empty(), "{shell}: {}", text(&out)),
+            Err(e) => assert!(!needed && e.kind() == std::io::ErrorKind::NotFound, "{shell}: {e}"),
+        }
+    }
+}
+
+#[test]
+fn man_pages_render_without_a_warning() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = mycroft(&["man"]).arg(dir.path()).output().unwrap();
+    assert!(out.status.success(), "{}", text(&out));
+    let pages: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().path()).collect();
+    for name in ["mycroft.1", "mycroft-agent.1", "mycroft-diagnose.1"] {
+        assert!(pages.contains(&dir.path().join(name)), "{name} is not among {pages:?}");
+    }
+    for page in &pages {
+        let mut out = Command::new("man");
+        out.arg("--warnings").arg("-l").arg(page).env("MANWIDTH", "100").env("LC_ALL", "C.UTF-8");
+        let out = out.output().unwrap();
+        assert!(out.status.success() && out.stderr.is_empty(), "{}: {}", page.display(), text(&out));
+        assert!(String::from_utf8_lossy(&out.stdout).contains("SYNOPSIS"), "{}", page.display());
+    }
+    let out = mycroft(&["man", "/proc/nowhere"]).output().unwrap();
+    assert!(out.status.code() == Some(2) && text(&out).contains("/proc/nowhere"), "{}", text(&out));
+}
+
 #[test]
 fn pages_of_the_metrics_are_those_of_the_agent() {
     let page = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../docs/metrics.md");

@@ -9,6 +9,8 @@ mod exec;
 mod layouts;
 mod preflight;
 mod progress;
+mod score;
+mod sections;
 mod setup;
 mod stage;
 mod stream;
@@ -40,6 +42,8 @@ enum Task {
     Demo(demo::Args),
     /// Measures what Mycroft costs and how soon it speaks, for docs/performance.md
     Bench(bench::Args),
+    /// Measures how often the analyser is right on simulated clusters, for docs/accuracy.md
+    Score(score::Args),
     /// Writes the table of struct layouts that comes with the agent, from NVIDIA's wheels (20 GB to fetch)
     Layouts,
 }
@@ -63,6 +67,7 @@ fn run(task: &Task) -> Result<bool> {
         Task::Tidy => tidy::run(),
         Task::Demo(args) => demo::run(args),
         Task::Bench(args) => bench::run(args),
+        Task::Score(args) => score::run(args),
         Task::Layouts => layouts::run(),
     }
 }

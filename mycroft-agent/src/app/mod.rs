@@ -3,6 +3,7 @@
 //! Owns: the wiring. Sees all modules.
 
 mod clock;
+mod collecting;
 mod discovery;
 mod exits;
 mod library;

@@ -4,7 +4,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     path::PathBuf,
     sync::Arc,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::Result;
@@ -16,6 +16,7 @@ use tokio::{
 
 use super::{
     Library, clock,
+    collecting::{Collected, Collecting},
     discovery::{Discovery, Found},
     exits::{Ended, Exits},
     library::FileKey,
@@ -52,6 +53,8 @@ const KEEP_UNUSED: Nanos = 60 * SECOND;
 /// Records taken at one go, so that a flood of events does not starve the rest of the loop.
 const BATCH: usize = 65_536;
 
+const HUNG: &str = "it hangs and is not asked again; see what it reads, or switch it off with --no-collect";
+
 /// How to trace.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
@@ -65,6 +68,8 @@ pub struct Options {
     pub keep_unused: Option<Nanos>,
     /// Between two looks at the flows of a communicator that is at work; `None`: flows are not followed.
     pub sample: Option<Duration>,
+    /// Collectors that are not to run.
+    pub no_collect: BTreeSet<String>,
 }
 
 /// Something to tell.
@@ -119,6 +124,8 @@ pub struct Tracer {
     ended: mpsc::UnboundedReceiver<Ended>,
     sampling: Option<Sampling>,
     sampled: mpsc::Receiver<News>,
+    collecting: Collecting,
+    collected: mpsc::Receiver<Collected>,
     /// Communicators that are sampled.
     followed: BTreeSet<Target>,
     libraries: BTreeMap<FileKey, Attached>,
@@ -149,6 +156,7 @@ impl Tracer {
             Some(period) => Sampling::start(period).map(|(s, r)| (Some(s), r))?,
             None => (None, mpsc::channel(1).1),
         };
+        let (collecting, collected) = Collecting::start(&options.no_collect)?;
         let mut state = State::default();
         let now = clock::now();
         state.apply(&Event { ts: now, body: Body::Host { host: HostId(0), name: hostname() } });
@@ -167,6 +175,8 @@ impl Tracer {
             ended,
             sampling,
             sampled,
+            collecting,
+            collected,
             followed: BTreeSet::new(),
             libraries: BTreeMap::new(),
             watched: BTreeMap::new(),
@@ -234,6 +244,10 @@ impl Tracer {
             }
             Some(found) = self.found.recv() => self.discovered(found, &mut notices),
             Some(news) = self.sampled.recv() => self.sampled(news),
+            Some(collected) = self.collected.recv() => match collected {
+                Collected::Fact(event) => self.state.apply(&event),
+                Collected::Done(name) => self.collecting.done(name),
+            },
             Some(ended) = self.ended.recv() => {
                 // What it did last comes before its end.
                 self.drain(&mut notices);
@@ -318,6 +332,7 @@ impl Tracer {
         self.state.apply(&Event { ts: clock::now(), body: Body::Tick });
         self.look();
         self.identify();
+        self.collect(notices);
         self.follow();
         self.let_go_of_unused();
         notices.extend(self.engine.evaluate(&self.state).into_iter().map(|c| Notice::Verdict(Box::new(c))));
@@ -414,6 +429,13 @@ impl Tracer {
                 let body = Body::ProcessActivity { proc, activity: Box::new(activity) };
                 self.state.apply(&Event { ts: clock::now(), body });
             }
+        }
+    }
+
+    /// Has the suspects looked at more closely, by threads of their own.
+    fn collect(&mut self, notices: &mut Vec<Notice>) {
+        for name in self.collecting.ask(&suspect::suspects(&self.state), Instant::now()) {
+            notices.push(Notice::Limited { path: format!("collector {name}"), why: HUNG.to_owned() });
         }
     }
 

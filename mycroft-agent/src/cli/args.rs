@@ -44,6 +44,10 @@ pub enum Command {
     Agent(Agent),
     /// List the rules, or print the page of one
     Rules(Rules),
+    /// Print the completions for a shell
+    Completions(Completions),
+    /// Write the man pages into a folder
+    Man(Man),
 }
 
 #[derive(Debug, ClapArgs)]
@@ -80,6 +84,9 @@ pub struct Trace {
     /// Look at the flows of a communicator that is at work this often; 0: never
     #[arg(long, value_name = "MS", default_value = "100", value_parser = clap::value_parser!(u32).range(0..=60_000))]
     pub sample: u32,
+    /// Do not run this collector of evidence on suspects: host, python (may be repeated)
+    #[arg(long, value_name = "NAME", value_parser = ["host", "python"])]
+    pub no_collect: Vec<String>,
     /// Size of the kernel's ring buffer, in MiB
     #[arg(long, value_name = "MIB", default_value = "4", value_parser = clap::value_parser!(u32).range(1..=512))]
     pub ring: u32,
@@ -101,6 +108,7 @@ impl Trace {
             cache: Some(self.cache_dir.clone()),
             keep_unused: None,
             sample: (self.sample > 0).then(|| Duration::from_millis(self.sample.into())),
+            no_collect: self.no_collect.iter().cloned().collect(),
         }
     }
 }
@@ -185,6 +193,19 @@ pub struct Agent {
 pub struct Rules {
     /// Print the page of this rule, such as MYC001
     pub id: Option<String>,
+}
+
+#[derive(Debug, ClapArgs)]
+pub struct Completions {
+    /// The shell that reads them
+    pub shell: clap_complete::Shell,
+}
+
+#[derive(Debug, ClapArgs)]
+pub struct Man {
+    /// Where mycroft.1 and the pages of its commands go
+    #[arg(value_name = "DIR")]
+    pub dir: PathBuf,
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {

@@ -6,6 +6,7 @@ mod check;
 mod diagnose;
 mod explain;
 mod flows;
+mod generate;
 mod import;
 mod outcome;
 mod rules;
@@ -39,6 +40,8 @@ pub fn run(args: Args) -> ExitCode {
         Command::Import(a) => import::run(&a),
         Command::Agent(a) => trace::block_on(agent::run(a)),
         Command::Rules(a) => Ok(rules::run(&a)),
+        Command::Completions(a) => generate::completions(&a),
+        Command::Man(a) => generate::man(&a),
     };
     match result {
         Ok(code) => ExitCode::from(code),

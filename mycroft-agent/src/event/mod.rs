@@ -3,6 +3,7 @@
 //! Owns: plain types. Must not: do anything. It stands left of all other modules, since those that make events
 //! and those that take them share it.
 
+pub mod fact;
 pub mod flow;
 pub mod ids;
 pub mod process;
@@ -10,6 +11,7 @@ pub mod process;
 use mycroft_common::nccl::Func;
 use serde::{Deserialize, Serialize};
 
+pub use fact::Fact;
 pub use flow::{Flow, FlowOp, FlowReport, Progress, Protocol, Transport, Way};
 pub use ids::{CommId, HostId, Nanos, ProcId};
 pub use process::{Activity, Exit, Origin, Process};
@@ -32,6 +34,8 @@ pub enum Body {
     ProcessGone { proc: ProcId, exit: Exit },
     /// What a process was found doing.
     ProcessActivity { proc: ProcId, activity: Box<Activity> },
+    /// What a collector read about a suspect.
+    Evidence { proc: ProcId, fact: Fact },
     /// A thread called a collective, send or receive.
     Op(Op),
     /// A thread ended its outermost group: all that it queued is launched.

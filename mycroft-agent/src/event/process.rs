@@ -2,7 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::ids::{Nanos, ProcId};
+use super::{
+    fact::{Blocked, PythonThread},
+    ids::{Nanos, ProcId},
+};
 
 /// A process that maps NCCL.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -22,6 +25,12 @@ pub struct Process {
     pub activity: Option<Activity>,
     /// Since when it has been found stopped, without a break.
     pub stopped_since: Option<Nanos>,
+    /// What it waited on, and when that was read.
+    #[serde(default)]
+    pub blocked: Option<(Nanos, Blocked)>,
+    /// Its Python threads, and when they were read.
+    #[serde(default)]
+    pub python: Option<(Nanos, Vec<PythonThread>)>,
 }
 
 /// Where what is known of a process comes from.
@@ -56,6 +65,8 @@ impl Process {
             gone: None,
             activity: None,
             stopped_since: None,
+            blocked: None,
+            python: None,
         }
     }
 

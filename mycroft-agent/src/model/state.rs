@@ -6,7 +6,7 @@ use mycroft_common::nccl::Func;
 
 use super::{
     comm::{Comm, End, InitPhase, Mark, Member},
-    event::{Body, CommFound, CommRef, Done, Event, FlowReport, Ident, Op},
+    event::{Body, CommFound, CommRef, Done, Event, Fact, FlowReport, Ident, Op},
     flow::Flows,
     ids::{CommId, HostId, Nanos, ProcId, SECOND},
     pair::Call,
@@ -97,6 +97,14 @@ impl State {
                 if let Some(p) = self.processes.get_mut(proc) {
                     p.stopped_since = if activity.is_stopped() { p.stopped_since.or(Some(activity.at)) } else { None };
                     p.activity = Some((**activity).clone());
+                }
+            }
+            Body::Evidence { proc, fact } => {
+                if let Some(p) = self.processes.get_mut(proc) {
+                    match fact.clone() {
+                        Fact::Blocked(on) => p.blocked = Some((event.ts, on)),
+                        Fact::Python(threads) => p.python = Some((event.ts, threads)),
+                    }
                 }
             }
             Body::Op(op) => self.op(op, event.ts),

@@ -150,6 +150,7 @@ fn evidence(view: &View<'_>, comm: &Comm, frontier: &Frontier, culprits: &[&Memb
     for m in culprits {
         list.push(words::last_launch(view.state, m));
         list.extend(words::doing(view.state, m));
+        list.extend(words::collected(view.state, m));
         list.extend(queued(m));
         list.extend(kernels(m));
     }
@@ -231,7 +232,36 @@ fn next_steps(culprits: &[&Member]) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use crate::rules::{Level, Severity, testing::Scene};
+    use crate::{
+        model::event::{
+            Fact,
+            fact::{Blocked, PythonThread},
+        },
+        rules::{Level, Severity, testing::Scene},
+    };
+
+    #[test]
+    fn what_collectors_read_is_told_while_it_is_fresh() {
+        let mut s = Scene::ranks(4);
+        s.rounds(20, 100);
+        s.round_without(&[2], 100);
+        s.pass(2000);
+        let thread = |tid: u32, function: &str, holds_gil| PythonThread {
+            tid: Some(tid),
+            name: Some("MainThread".to_owned()),
+            holds_gil,
+            frames: vec![format!("{function} (train.py:88)"), "main (train.py:120)".to_owned()],
+        };
+        s.fact(2, Fact::Python(vec![thread(102, "load_batch", true), thread(999, "idle", false)]));
+        s.fact(2, Fact::Blocked(Blocked { tid: 102, target: "/data/shard-17".to_owned() }));
+        s.pass(500);
+        let told = |s: &Scene, text: &str| s.only_verdict().evidence.iter().any(|e| e.text.contains(text));
+        assert!(told(&s, "is in load_batch (train.py:88) <- main (train.py:120); holds the GIL"));
+        assert!(told(&s, "thread 102 is in a system call on /data/shard-17"));
+        assert!(!told(&s, "idle"), "neither the caller of NCCL nor the holder of the GIL");
+        s.pass(10_000);
+        assert!(!told(&s, "load_batch") && !told(&s, "shard-17"), "too old to say what it does now");
+    }
 
     #[test]
     fn names_the_rank_that_does_not_come() {

@@ -7,7 +7,7 @@ use mycroft_common::nccl::Func;
 use super::{Engine, Subject, Verdict};
 use crate::model::{
     Activity, Body, CommRef, Event, Exit, HostId, Op, Origin, ProcId, Process, Signature, State,
-    event::{CommFound, Done, Flow, FlowOp, FlowReport, Ident, Progress, Protocol, Transport, Way},
+    event::{CommFound, Done, Fact, Flow, FlowOp, FlowReport, Ident, Progress, Protocol, Transport, Way},
     ids::{MILLISECOND, Nanos},
 };
 
@@ -101,6 +101,11 @@ impl Scene {
 
     fn send_event(&mut self, body: Body) {
         self.state.apply(&Event { ts: self.now, body });
+    }
+
+    /// A collector has read something about a rank's process.
+    pub(crate) fn fact(&mut self, rank: u32, fact: Fact) {
+        self.send_event(Body::Evidence { proc: proc(rank), fact });
     }
 
     fn evaluate(&mut self) {

@@ -61,6 +61,8 @@ pub enum Source {
     NcclMemory,
     /// `/proc`.
     Proc,
+    /// A Python interpreter's own structures in the process's memory.
+    Python,
     /// A pidfd's exit information.
     PidFd,
     /// A dump of PyTorch's Flight Recorder.
@@ -97,6 +99,7 @@ impl Source {
             Self::NcclProbe => "nccl uprobe",
             Self::NcclMemory => "nccl memory",
             Self::Proc => "/proc",
+            Self::Python => "python memory",
             Self::PidFd => "pidfd",
             Self::FlightRecorder => "flight recorder",
             Self::Ras => "nccl ras",

@@ -8,6 +8,7 @@ use super::{
 };
 use crate::model::{
     Comm, Exit, Mark, Member, Process, Signature, State,
+    event::fact::PythonThread,
     ids::{Nanos, SECOND},
 };
 
@@ -240,6 +241,32 @@ pub fn doing(state: &State, member: &Member) -> Option<Evidence> {
             format!("pid {} (thread that called NCCL) is {text}", member.proc.pid)
         },
     })
+}
+
+/// What collectors read of a rank's process, if it is fresh.
+#[must_use]
+pub fn collected(state: &State, member: &Member) -> Vec<Evidence> {
+    const FRESH: Nanos = 5 * SECOND;
+    let fresh = |at: Nanos| state.now.saturating_sub(at) < FRESH;
+    let Some(process) = state.processes.get(&member.proc) else { return Vec::new() };
+    let pid = member.proc.pid;
+    let blocked = process.blocked.as_ref().filter(|(at, _)| fresh(*at)).map(|(at, on)| Evidence {
+        at: *at,
+        source: Source::Proc,
+        text: format!("pid {pid}'s thread {} is in a system call on {}", on.tid, on.target),
+    });
+    let python = process.python.as_ref().filter(|(at, _)| fresh(*at)).into_iter().flat_map(|(at, threads)| {
+        let told = threads.iter().filter(|t| t.tid == Some(member.tid) || t.holds_gil);
+        told.map(|t| Evidence { at: *at, source: Source::Python, text: python_thread(pid, t) })
+    });
+    blocked.into_iter().chain(python).collect()
+}
+
+/// `pid 17's MainThread is in load_batch (train.py:88) <- main (train.py:120); holds the GIL`.
+fn python_thread(pid: u32, thread: &PythonThread) -> String {
+    let name = thread.name.as_deref().unwrap_or("Python thread");
+    let gil = if thread.holds_gil { "; holds the GIL" } else { "" };
+    format!("pid {pid}'s {name} is in {}{gil}", thread.frames.join(" <- "))
 }
 
 /// What the communicator is used to, and how long it may stand still.

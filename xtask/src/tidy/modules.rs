@@ -9,8 +9,8 @@ const AGENT: &str = "mycroft-agent/src/";
 
 /// A module may use those before it, and itself.
 const ORDER: &[&str] = &[
-    "event", "simulate", "discover", "probe", "sample", "ingest", "import", "model", "graph", "rules", "report",
-    "serve",
+    "event", "simulate", "discover", "probe", "sample", "evidence", "ingest", "import", "model", "graph", "rules",
+    "report", "serve",
 ];
 /// They join the others, so they see all and none of the others sees them.
 const JOINS: &[&str] = &["app", "cli", "main", "lib"];
