@@ -268,3 +268,45 @@ fn a_rank_that_never_joins() {
 fn a_rank_that_never_joined_before_we_came() {
     born_broken(false);
 }
+
+/// A job that a fault breaks, and the first verdict that is then drawn.
+fn broken(builder: impl Fn() -> mycroft_bed::Builder, fault: impl Fn(u64) -> Fault, check: impl Fn(&Verdict)) {
+    for release in releases() {
+        let mut t = Traced::start(options());
+        let job = builder().nccl(&release).ranks(RANKS).pause(Duration::from_millis(20)).start().unwrap();
+        job.wait_iteration(10, START).unwrap();
+        let pids = pids(&job);
+        t.run(1.0);
+        let at = job.ranks().map(|r| r.entered()).max().unwrap() + 20;
+        job.inject(fault(at)).unwrap();
+        t.until(40.0, &format!("NCCL {release}: a verdict"), |t| !about(t, &pids).is_empty());
+        check(about(&t, &pids)[0]);
+        drop(t);
+        job.kill();
+    }
+}
+
+#[test]
+fn two_communicators_in_another_order() {
+    // The order must be that of two communicators: an even iteration and the next.
+    let swap = |at: u64| Fault::SwapOrder { rank: 1, at: at.next_multiple_of(2) };
+    broken(
+        || Job::builder().comms(2),
+        swap,
+        |v| {
+            assert_eq!(v.rule, "MYC009", "{v:#?}");
+        },
+    );
+}
+
+#[test]
+fn a_rank_that_leaves() {
+    broken(
+        Job::builder,
+        |at| Fault::Leave { rank: 3, at },
+        |v| {
+            assert_eq!(v.rule, "MYC019", "{v:#?}");
+            assert_eq!(v.culprits.iter().map(|c| c.rank).collect::<Vec<_>>(), [3], "{v:#?}");
+        },
+    );
+}
