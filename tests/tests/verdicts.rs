@@ -157,6 +157,32 @@ fn a_rank_that_is_killed() {
     );
 }
 
+/// The ranks next to a dead one hold NCCL's error, whether or not the application asks, and are not taken for its cause.
+#[test]
+fn errors_that_a_death_leaves_are_read_from_memory() {
+    const REMOTE_ERROR: i32 = 6;
+    for release in releases() {
+        let mut t = Traced::start(options());
+        let job = Job::builder().nccl(&release).ranks(RANKS).ask_errors(false).start().unwrap();
+        job.wait_iteration(10, START).unwrap();
+        let pids = pids(&job);
+        t.until(20.0, "all ranks", |t| pids.iter().all(|p| t.knows(*p)));
+        t.run(1.0);
+        job.inject(Fault::Die { rank: 1, at: NOW }).unwrap();
+        t.until(20.0, &format!("NCCL {release}: an error"), |t| {
+            let ours = t.state().comms.values().flat_map(|c| c.members.values()).filter(|m| pids.contains(&m.proc.pid));
+            ours.filter_map(|m| m.error).any(|(_, code)| code == REMOTE_ERROR)
+        });
+        t.run(3.0);
+        for v in about(&t, &pids) {
+            assert_eq!((v.rule, v.culprits[0].rank), ("MYC002", 1), "NCCL {release}: {v:#?}");
+        }
+        assert!(!about(&t, &pids).is_empty(), "NCCL {release}");
+        drop(t);
+        job.kill();
+    }
+}
+
 #[test]
 fn a_rank_that_is_stopped() {
     named(

@@ -86,6 +86,8 @@ pub(super) enum News {
     Flows(FlowReport),
     /// A communicator in the memory of a process, and when it was read.
     Comm(Box<CommFound>, Nanos),
+    /// NCCL holds an error for a communicator; told once.
+    Error { target: Target, code: i32, at: Nanos },
 }
 
 /// Sums over all communicators since the start.
@@ -215,6 +217,8 @@ struct Followed {
     sent: Nanos,
     /// Handle and number of the progress thread.
     thread: Option<(u64, u32)>,
+    /// The error that was told.
+    error: Option<i32>,
 }
 
 impl Worker {
@@ -248,6 +252,7 @@ impl Worker {
                     changed: now,
                     sent: 0,
                     thread: None,
+                    error: None,
                 });
             }
             Order::Leave(target) => {
@@ -310,6 +315,13 @@ impl Worker {
                 Ok(sample) => {
                     let at = clock::now();
                     f.pace(at, *period, &sample);
+                    if let Some(code) = sample.error.filter(|_| f.error.is_none()) {
+                        match sender.try_send(News::Error { target: *target, code, at }) {
+                            Ok(()) => f.error = Some(code),
+                            // Told at the next look.
+                            Err(_) => drop(totals.dropped.fetch_add(1, Ordering::Relaxed)),
+                        }
+                    }
                     if let Some(report) = f.report(*target, at, sample)
                         && sender.try_send(News::Flows(report)).is_err()
                     {

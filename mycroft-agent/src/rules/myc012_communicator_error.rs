@@ -12,6 +12,8 @@ const GRACE: Nanos = 3 * SECOND;
 const REMOTE: i32 = 6;
 /// Errors nearer to each other than this have no order: they come from different threads, or hosts.
 const TOGETHER: Nanos = SECOND / 10;
+/// An error of a peer's is told when the peer has had this long to show its own, or its death.
+const PEER: Nanos = SECOND;
 
 pub const RULE: Rule = Rule {
     id: "MYC012",
@@ -41,8 +43,11 @@ fn check(view: &View<'_>) -> Vec<Verdict> {
 }
 
 fn error(view: &View<'_>, comm: &Comm) -> Option<Verdict> {
-    let mut errors: Vec<(Nanos, i32, &Member)> =
-        comm.members.values().filter_map(|m| m.error.map(|(at, code)| (at, code, m))).collect();
+    // A dead rank explains the errors of those that were connected to it, and is told by itself.
+    let death = comm.members.values().filter_map(|m| view.process(m)?.gone).map(|gone| gone.at).min();
+    let explained = |at: Nanos| death.is_some_and(|d| d <= at + TOGETHER + clock_error(view, comm));
+    let errors = comm.members.values().filter_map(|m| m.error.map(|(at, code)| (at, code, m)));
+    let mut errors: Vec<(Nanos, i32, &Member)> = errors.filter(|(at, ..)| !explained(*at)).collect();
     errors.sort_by_key(|(at, _, m)| (*at, m.rank));
     let own: Vec<&(Nanos, i32, &Member)> = errors.iter().filter(|(_, code, _)| *code != REMOTE).collect();
     let first = own.first().map(|(at, ..)| *at);
@@ -52,8 +57,8 @@ fn error(view: &View<'_>, comm: &Comm) -> Option<Verdict> {
         .map(|(_, _, m)| *m)
         .collect();
     let (since, code, told) = own.first().copied().or_else(|| errors.first())?;
-    // A rank that is dead explains the errors of those that were connected to it.
-    if comm.members.values().any(|m| !view.alive(m)) && view.living(comm).next().is_none() {
+    let early = culprits.is_empty() && view.now().saturating_sub(*since) < PEER;
+    if early || view.living(comm).next().is_none() {
         return None;
     }
     let headline = if culprits.is_empty() {
@@ -155,7 +160,7 @@ fn verdict(
 
 #[cfg(test)]
 mod tests {
-    use crate::rules::testing::Scene;
+    use crate::{model::Exit, rules::testing::Scene};
 
     #[test]
     fn the_first_error_is_the_cause_and_remote_errors_are_not() {
@@ -176,9 +181,38 @@ mod tests {
         let mut s = Scene::ranks(4);
         s.rounds(20, 100);
         s.error(0, 6);
-        s.pass(300);
+        s.pass(900);
+        assert!(s.verdicts().is_empty(), "the peer may still show its own");
+        s.pass(200);
         let v = s.only_verdict();
         assert!(v.culprits.is_empty() && v.headline.starts_with("insufficient evidence"), "{}", v.headline);
+    }
+
+    #[test]
+    fn errors_that_a_death_leaves_are_not_its_cause() {
+        let mut s = Scene::ranks(4);
+        s.rounds(20, 100);
+        s.round_without(&[1], 100);
+        s.die(1, Exit::Signal(9));
+        s.pass(200);
+        s.error(0, 6);
+        s.error(2, 2);
+        s.pass(3000);
+        assert_eq!(s.only_verdict().rule, "MYC002");
+    }
+
+    #[test]
+    fn an_error_before_a_death_is_its_cause() {
+        let mut s = Scene::ranks(4);
+        s.rounds(20, 100);
+        s.error(1, 1);
+        s.pass(500);
+        s.die(1, Exit::Code(1));
+        s.pass(200);
+        s.error(0, 6);
+        s.pass(2000);
+        let v = s.verdicts().iter().find(|v| v.rule == "MYC012").unwrap();
+        assert_eq!(v.culprits.iter().map(|c| c.rank).collect::<Vec<_>>(), [1]);
     }
 
     #[test]

@@ -23,6 +23,9 @@ const LINKS_EVERY: u64 = 100;
 const LINKS_EVERY_OPEN: u64 = 10;
 /// Bytes of a network's name at most.
 const NAME_MAX: usize = 64;
+/// `ncclInProgress`, and the largest `ncclResult_t` that is known: what lies above is no error of NCCL's.
+const IN_PROGRESS: u32 = 7;
+const RESULT_MAX: u32 = 8;
 
 /// Why a communicator can't be sampled.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -59,6 +62,8 @@ pub struct Sample {
     pub untaken: bool,
     /// Its handle, the address of its `struct pthread`; 0 before there is one.
     pub progress_thread: u64,
+    /// The error that `ncclCommGetAsyncError` would tell.
+    pub error: Option<i32>,
 }
 
 /// Follows one communicator of one process.
@@ -139,6 +144,7 @@ impl Sampler {
             flows: self.flows(memory, proxy, ops)?,
             untaken: now.untaken,
             progress_thread: now.progress_thread,
+            error: now.error,
         })
     }
 
@@ -326,6 +332,7 @@ struct Overview {
     active: u64,
     progress_thread: u64,
     untaken: bool,
+    error: Option<i32>,
 }
 
 impl Overview {
@@ -338,15 +345,21 @@ impl Overview {
     ) -> Result<Self, SampleError> {
         let at = &proxy.state;
         let [mut owner, mut active, mut thread, mut pool] = [[0u8; 8]; 4];
-        let mut next = [0u8; 4];
+        let [mut next, mut of_comm, mut of_proxy] = [[0u8; 4]; 3];
         let pointer = layout.comm.proxy_state.unwrap_or(0);
-        memory.read(&mut [
+        let mut pieces = vec![
             Piece { address: comm.wrapping_add(pointer.into()), into: &mut owner },
             Piece { address: state.wrapping_add(at.active.into()), into: &mut active },
             Piece { address: state.wrapping_add(at.progress_thread.into()), into: &mut thread },
             Piece { address: state.wrapping_add(at.ops_pool.into()), into: &mut pool },
             Piece { address: state.wrapping_add(at.next_ops.into()), into: &mut next },
-        ])?;
+        ];
+        let result = |base: u64, offset: Option<u32>, into| {
+            offset.map(|offset| Piece { address: base.wrapping_add(offset.into()), into })
+        };
+        pieces.extend(result(comm, layout.comm.async_result, &mut of_comm));
+        pieces.extend(result(state, at.async_result, &mut of_proxy));
+        memory.read(&mut pieces)?;
         if u64::from_ne_bytes(owner) != state {
             return Err(SampleError::NoProxy(comm));
         }
@@ -360,8 +373,16 @@ impl Overview {
             active: u64::from_ne_bytes(active),
             progress_thread: thread,
             untaken: thread != 0 && (in_pool || (pool != 0 && waiting(i32::from_ne_bytes(next)))),
+            // The communicator's own comes first, as in NCCL.
+            error: error(of_comm).or_else(|| error(of_proxy)),
         })
     }
+}
+
+/// An error in a field that holds an `ncclResult_t`.
+fn error(field: [u8; 4]) -> Option<i32> {
+    let result = u32::from_ne_bytes(field);
+    ((1..=RESULT_MAX).contains(&result) && result != IN_PROGRESS).then_some(result.cast_signed())
 }
 
 /// What a GPU has written for a connection.

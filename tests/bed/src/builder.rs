@@ -37,6 +37,7 @@ pub struct Builder {
     pub(crate) netns: bool,
     pub(crate) thread_names: bool,
     like_pytorch: bool,
+    ask_errors: bool,
     /// `Some(true)`: without a build-id, too.
     stripped: Option<bool>,
     timeout: Duration,
@@ -86,6 +87,8 @@ impl Builder {
         thread_names: bool,
         /// Ranks wait and look for errors as PyTorch does, with events and a watchdog (default no).
         like_pytorch: bool,
+        /// Waiting ranks ask NCCL for errors and end with one (default yes); without `like_pytorch` only.
+        ask_errors: bool,
         /// Processes end themselves after this (default 5 minutes).
         timeout: Duration,
     }
@@ -241,6 +244,9 @@ impl Builder {
         if self.like_pytorch {
             command.arg("--like-pytorch");
         }
+        if !self.ask_errors {
+            command.arg("--ask-no-errors");
+        }
         self.set_environment(job, &mut command, process)?;
         let log = fs::File::create(job.log_path(process))?;
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).current_dir(&job.dir);
@@ -321,6 +327,7 @@ impl Default for Builder {
             netns: false,
             thread_names: false,
             like_pytorch: false,
+            ask_errors: true,
             stripped: None,
             timeout: Duration::from_secs(300),
             faults: Vec::new(),

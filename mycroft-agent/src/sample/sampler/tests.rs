@@ -27,7 +27,7 @@ struct Arena(Vec<AtomicU64>);
 
 fn layout() -> NcclLayout {
     let proxy = ProxyLayout {
-        state: StateLayout { active: 0, ops_pool: 8, progress_thread: 16, next_ops: 24, ..StateLayout::default() },
+        state: StateLayout { active: 0, ops_pool: 8, progress_thread: 16, next_ops: 24, async_result: Some(0x20), ..StateLayout::default() },
         args: ArgsLayout {
             size: ARGS as u32,
             progress: 0x80,
@@ -65,7 +65,7 @@ fn layout() -> NcclLayout {
         build_id: None,
         version: None,
         source: LayoutSource::Dwarf,
-        comm: CommLayout { proxy_state: Some(0), ..CommLayout::default() },
+        comm: CommLayout { proxy_state: Some(0), async_result: Some(0x20), ..CommLayout::default() },
         shared: None,
         job_comm: None,
         functions: BTreeMap::new(),
@@ -158,6 +158,24 @@ fn what_is_there_is_what_is_told() {
     assert!(memory.calls() - calls <= 8, "{} calls a look, whatever the number of operations", memory.calls() - calls);
 }
 
+/// As `ncclCommGetAsyncError` tells it: the communicator's, or else its proxy's.
+#[test]
+fn errors_are_told_and_what_is_none_is_not() {
+    let arena = Arena::new();
+    let (mut sampler, memory) = sampler(&arena);
+    let mut error = |of_comm: u64, of_proxy: u64| {
+        arena.set(0x20, of_comm);
+        arena.set(0x120, of_proxy);
+        sampler.sample(&memory).unwrap().error
+    };
+    assert_eq!(error(0, 0), None);
+    assert_eq!(error(7, 0), None, "in progress");
+    assert_eq!(error(0, 6), Some(6));
+    assert_eq!(error(7, 6), Some(6));
+    assert_eq!(error(1, 6), Some(1));
+    assert_eq!(error(0xffff_ffff, 9), None, "no ncclResult_t");
+}
+
 /// The target of docs/performance.md: no broken invariant in a million reads under churn.
 #[test]
 fn counters_of_two_operations_are_never_mixed() {
@@ -228,6 +246,7 @@ fn a_hostile_process_does_no_harm() {
         let mut told = 0;
         for _ in 0..20_000 {
             let Ok(sample) = sampler.sample(&memory) else { continue };
+            assert!(sample.error.is_none_or(|e| matches!(e, 1..=6 | 8)), "{:?}", sample.error);
             for op in sample.flows.iter().filter_map(|f| f.op) {
                 told += 1;
                 assert!(op.done <= op.transmitted && op.transmitted <= op.steps && op.posted <= op.steps, "{op:?}");

@@ -46,6 +46,8 @@ pub(crate) struct Args {
     no_check: bool,
     #[arg(long)]
     like_pytorch: bool,
+    #[arg(long)]
+    ask_no_errors: bool,
     /// The process ends itself after this
     #[arg(long, default_value_t = 300)]
     timeout_s: u32,

@@ -154,7 +154,7 @@ impl<'a> Rank<'a> {
         while !self.api.idle(self.stream) {
             std::thread::sleep(sleep);
             sleep = (sleep * 2).min(Duration::from_millis(1));
-            if asked.elapsed() >= ASK {
+            if !self.args.ask_no_errors && asked.elapsed() >= ASK {
                 self.api.async_error(comm)?;
                 asked = Instant::now();
             }
