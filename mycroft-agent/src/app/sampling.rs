@@ -87,7 +87,11 @@ pub(super) enum News {
     /// A communicator in the memory of a process, and when it was read.
     Comm(Box<CommFound>, Nanos),
     /// NCCL holds an error for a communicator; told once.
-    Error { target: Target, code: i32, at: Nanos },
+    Error {
+        target: Target,
+        code: i32,
+        at: Nanos,
+    },
 }
 
 /// Sums over all communicators since the start.

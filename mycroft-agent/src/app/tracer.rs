@@ -261,7 +261,9 @@ impl Tracer {
         let event = match news {
             News::Flows(report) => Event { ts: report.at, body: Body::Flows(Box::new(report)) },
             News::Comm(found, ts) => Event { ts, body: Body::CommFound(found) },
-            News::Error { target: (proc, ptr), code, at } => Event { ts: at, body: Body::CommError { proc, ptr, code } },
+            News::Error { target: (proc, ptr), code, at } => {
+                Event { ts: at, body: Body::CommError { proc, ptr, code } }
+            }
         };
         self.state.apply(&event);
     }

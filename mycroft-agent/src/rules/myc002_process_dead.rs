@@ -1,6 +1,6 @@
 //! MYC002: the process of a rank is gone while its communicator lives.
 
-use super::{Confidence, Evidence, Level, Rule, Severity, Source, Subject, Verdict, View, words};
+use super::{Confidence, Evidence, Level, Rule, Severity, Source, Subject, Verdict, View, myc019_left_early, words};
 use crate::model::{
     Comm, Exit, Member, Origin,
     ids::{MILLISECOND, Nanos, SECOND},
@@ -57,7 +57,7 @@ fn ended_together(view: &View<'_>, comm: &Comm, first: Gone) -> bool {
 fn judge(view: &View<'_>, comm: &Comm) -> Option<Verdict> {
     let (dead, gone) = first_dead(view, comm)?;
     let survivors: Vec<&Member> = view.living(comm).collect();
-    if survivors.is_empty() && ended_together(view, comm, gone) {
+    if survivors.is_empty() && ended_together(view, comm, gone) || myc019_left_early::explains(view, comm) {
         return None;
     }
     let frontier = view.graph.frontiers.get(&comm.id).filter(|f| f.missing.iter().any(|m| m.rank == dead.rank));

@@ -1,6 +1,6 @@
 //! MYC012: NCCL holds an error for a communicator, or a rank has aborted it, while others wait.
 
-use super::{Confidence, Evidence, Level, Rule, Severity, Source, Subject, Verdict, View, words};
+use super::{Confidence, Evidence, Level, Rule, Severity, Source, Subject, Verdict, View, myc019_left_early, words};
 use crate::model::{
     Comm, End, Member,
     ids::{Nanos, SECOND},
@@ -58,7 +58,9 @@ fn error(view: &View<'_>, comm: &Comm) -> Option<Verdict> {
         .collect();
     let (since, code, told) = own.first().copied().or_else(|| errors.first())?;
     let early = culprits.is_empty() && view.now().saturating_sub(*since) < PEER;
-    if early || view.living(comm).next().is_none() {
+    // Those that a peer has left fail without being broken.
+    let left = culprits.is_empty() && myc019_left_early::explains(view, comm);
+    if early || left || view.living(comm).next().is_none() {
         return None;
     }
     let headline = if culprits.is_empty() {

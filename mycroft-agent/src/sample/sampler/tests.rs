@@ -27,7 +27,14 @@ struct Arena(Vec<AtomicU64>);
 
 fn layout() -> NcclLayout {
     let proxy = ProxyLayout {
-        state: StateLayout { active: 0, ops_pool: 8, progress_thread: 16, next_ops: 24, async_result: Some(0x20), ..StateLayout::default() },
+        state: StateLayout {
+            active: 0,
+            ops_pool: 8,
+            progress_thread: 16,
+            next_ops: 24,
+            async_result: Some(0x20),
+            ..StateLayout::default()
+        },
         args: ArgsLayout {
             size: ARGS as u32,
             progress: 0x80,
