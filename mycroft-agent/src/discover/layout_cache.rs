@@ -1,4 +1,4 @@
-//! Layouts by build-id, so that a library is read once per host and not once per job.
+//! Layouts by what they were read from, so that a library is read once per host and not once per job.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -28,7 +28,10 @@ struct Stored<L> {
     layout: L,
 }
 
-/// Layouts that were read before, in memory and in one JSON file per build-id.
+/// Layouts that were read before, in memory and in one JSON file per build.
+///
+/// A build is told by the digest of its debug information, not by its build-id: any user can have a file mapped that bears
+/// the build-id of NVIDIA's and other offsets, and the next job would be read with them.
 ///
 /// Whoever can write to the directory decides which offsets of a traced process are read, so it must belong
 /// to the agent's user.
@@ -45,26 +48,28 @@ impl LayoutCache {
         Self { dir, known: HashMap::new() }
     }
 
-    /// The layout of `nccl`. A file without a build-id is read anew each time.
+    /// The layout of `nccl`. A file without debug information is looked at anew each time.
     ///
     /// Trouble with the directory is logged and does not fail the call.
     ///
     /// # Errors
     /// As for [`NcclLayout::of`].
     pub fn layout(&mut self, nccl: &NcclFile<'_>) -> Result<Arc<NcclLayout>, LayoutError> {
-        let Some(id) = nccl.build_id() else {
+        let Some((id, key)) = nccl.build_id().zip(nccl.debug_digest()) else {
             return NcclLayout::of(nccl).map(Arc::new);
         };
-        if let Some(known) = self.known.get(id) {
+        if let Some(known) = self.known.get(&key)
+            && known.build_id.as_deref() == Some(id)
+        {
             return Ok(Arc::clone(known));
         }
-        let layout = match self.load(id) {
+        let layout = match self.load(&key, id) {
             Some(layout) => layout,
             None => {
                 let layout = NcclLayout::of(nccl)?;
                 // The table is at hand anyway.
                 if matches!(layout.source, LayoutSource::Dwarf | LayoutSource::DebugFile) {
-                    self.store(id, &layout);
+                    self.store(&key, &layout);
                 }
                 layout
             }
@@ -73,12 +78,12 @@ impl LayoutCache {
             self.known.clear();
         }
         let layout = Arc::new(layout);
-        self.known.insert(id.to_owned(), Arc::clone(&layout));
+        self.known.insert(key, Arc::clone(&layout));
         Ok(layout)
     }
 
-    fn load(&self, id: &str) -> Option<NcclLayout> {
-        let path = file_of(self.dir.as_deref()?, id);
+    fn load(&self, key: &str, id: &str) -> Option<NcclLayout> {
+        let path = file_of(self.dir.as_deref()?, key);
         match read(&path, id) {
             Ok(layout) => Some(layout),
             Err(e) if e.kind() == io::ErrorKind::NotFound => None,
@@ -89,19 +94,19 @@ impl LayoutCache {
         }
     }
 
-    fn store(&self, id: &str, layout: &NcclLayout) {
+    fn store(&self, key: &str, layout: &NcclLayout) {
         let Some(dir) = &self.dir else {
             return;
         };
-        if let Err(error) = write(dir, id, layout) {
+        if let Err(error) = write(dir, key, layout) {
             warn!(dir = %dir.display(), %error, "cannot keep a layout");
         }
     }
 }
 
-/// `id` is hex, see [`NcclFile::build_id`].
-fn file_of(dir: &Path, id: &str) -> PathBuf {
-    dir.join(format!("{id}.json"))
+/// `key` is hex, see [`NcclFile::debug_digest`].
+fn file_of(dir: &Path, key: &str) -> PathBuf {
+    dir.join(format!("{key}.json"))
 }
 
 fn read(path: &Path, id: &str) -> io::Result<NcclLayout> {
@@ -123,19 +128,19 @@ fn read(path: &Path, id: &str) -> io::Result<NcclLayout> {
 }
 
 /// Readers see the old file or the new one, never a part.
-fn write(dir: &Path, id: &str, layout: &NcclLayout) -> io::Result<()> {
+fn write(dir: &Path, key: &str, layout: &NcclLayout) -> io::Result<()> {
     std::fs::create_dir_all(dir)?;
     let mut file = tempfile::NamedTempFile::new_in(dir)?;
     serde_json::to_writer_pretty(&mut file, &Stored { schema: SCHEMA, layout })?;
     file.flush()?;
-    file.persist(file_of(dir, id))?;
+    file.persist(file_of(dir, key))?;
     Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::discover::testing::nccl_library;
+    use crate::discover::{image::Image, testing::nccl_library};
 
     /// A layout read from the library once, then by others from the directory.
     #[test]
@@ -163,7 +168,7 @@ mod tests {
         let file = nccl_library("2.27.5");
         let nccl = NcclFile::open(&file).unwrap().unwrap();
         let id = nccl.build_id().unwrap();
-        let path = file_of(dir.path(), id);
+        let path = file_of(dir.path(), &nccl.debug_digest().unwrap());
         let fresh = LayoutCache::new(Some(dir.path().to_owned())).layout(&nccl).unwrap();
         let good = std::fs::read_to_string(&path).unwrap();
         let rank = format!("\"rank\": {}", fresh.comm.rank);
@@ -180,6 +185,27 @@ mod tests {
             assert_eq!(again.source, LayoutSource::Dwarf, "{bad}");
             assert_eq!(std::fs::read_to_string(&path).unwrap(), good);
         }
+    }
+
+    /// A copy of the library with the same build-id and one byte of its debug information changed.
+    #[test]
+    fn a_forged_build_id_does_not_get_at_the_layout_of_others() {
+        use std::os::unix::fs::FileExt as _;
+        let dir = tempfile::tempdir().unwrap();
+        let library = nccl_library("2.27.5");
+        let mut genuine = library.try_clone().unwrap();
+        let mut forged = tempfile::tempfile_in(dir.path()).unwrap();
+        io::copy(&mut genuine, &mut forged).unwrap();
+        let nccl = NcclFile::open(&library).unwrap().unwrap();
+        let at = Image::open(&library).unwrap().section(".debug_str").unwrap().offset;
+        forged.write_all_at(b"~", at).unwrap();
+        let copy = NcclFile::open(&forged).unwrap().unwrap();
+        assert_eq!(copy.build_id(), nccl.build_id());
+        let mut cache = LayoutCache::new(Some(dir.path().join("cache")));
+        let first = cache.layout(&copy).unwrap();
+        let second = cache.layout(&nccl).unwrap();
+        assert!(!Arc::ptr_eq(&first, &second));
+        assert_eq!(second.source, LayoutSource::Dwarf, "read from the file itself");
     }
 
     #[test]
